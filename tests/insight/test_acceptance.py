@@ -4,7 +4,7 @@ import pytest
 
 from specdash.core.readings import Counters
 from specdash.insight.request import NO_DRAFTS, DraftTally
-from specdash.insight.speculation.acceptance import exact_accepted, resolution, since_start
+from specdash.insight.speculation.acceptance import exact_accepted, resolution
 from specdash.insight.windowed import Windowed
 
 
@@ -27,17 +27,9 @@ def test_a_tally_says_what_its_sums_say_and_nothing_drafted_is_unknown(
     assert tally + tally - tally == tally
 
 
-def test_a_server_without_counters_of_drafts_tells_none() -> None:
-    assert since_start(Counters()) is None
-
-
 def test_positions_give_the_exact_number_of_accepted_tokens_above_a_million() -> None:
     counters = Counters(accepted_tokens=1_234_570.0, accepted_per_position=(700_000, 534_567))
     assert exact_accepted(counters) == 1_234_567
-
-
-def test_positions_that_contradict_the_total_are_not_believed() -> None:
-    assert exact_accepted(Counters(accepted_tokens=100.0, accepted_per_position=(10, 5))) == 100.0
 
 
 @pytest.mark.parametrize(("total", "step"), [(999_999.0, 1.0), (1_010_380.0, 10.0), (12_345_600.0, 100.0)])

@@ -1,18 +1,13 @@
 """What taking rejected tokens back costs is told from what the server did, and says from what."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, count, counted, idle_since, read_log, state_of
-from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps
+from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, read_log, state_of
+from specdash.core.log_facts import LogBatch, ServerEvent
 from specdash.core.readings import ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.insight.picture import CheckpointsPicture
-from specdash.insight.request import NO_DRAFTS, DraftTally
 from specdash.insight.state import TargetState
-from specdash.insight.windowed import Windowed
 
 
 def seen(state: TargetState, now: float = NOW, window_s: float = 300.0) -> CheckpointsPicture:
@@ -40,15 +35,6 @@ def test_the_models_memory_and_the_type_say_how_tokens_are_taken_back(
 ) -> None:
     found = seen(state_of(types, model=model))
     assert (found.memory, found.rollback, found.because) == (model.memory, way, because)
-
-
-def test_without_the_models_file_the_log_says_it() -> None:
-    state = state_of("draft-simple")
-    assert seen(state).rollback is None
-    assert "nothing is known" in seen(state).because
-    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(1, facts=(ServerEvent("spec_checkpoints"),))))
-    assert seen(state).rollback is Rollback.CHECKPOINT
-    assert seen(state).memory is None
 
 
 def test_what_the_server_does_overrules_what_its_model_is_taken_for() -> None:
@@ -106,12 +92,10 @@ def test_the_counters_tell_nearly_the_same_without_a_trace() -> None:
     assert "at most 45 %" in found.verdict
 
 
-def test_so_do_the_logs_last_lines_of_requests_where_there_is_neither() -> None:
+def test_the_log_counts_checkpoints_at_verbosity_5() -> None:
     state = state_of(model=MAMBA)
     read_log(state, "mamba_draft75_lv5")
     found = seen(state)
-    assert (found.basis, found.steps, found.replays) == ("requests", 18, 18)
-    assert found.effective_length == pytest.approx(118 / 38)
     assert (found.speculative.created, found.speculative.restored) == (18, 18)
     assert found.speculative.size_mib == pytest.approx(0.037)
     assert (found.context.created, found.context.restored, found.context.erased) == (2, 1, 1)
@@ -137,67 +121,3 @@ def test_a_new_server_counts_anew() -> None:
     state.apply(Reading.known(Source.LOG, NOW, LogBatch(1, facts=(ServerEvent("server_starting"),), restarted=True)))
     found = seen(state, NOW + 1)
     assert (found.context.created, found.speculative.created, found.steps) == (0, 0, 0)
-
-
-def test_an_idle_server_keeps_what_is_known_since_its_start() -> None:
-    state = counted(state_of("draft-simple", model=MAMBA), (16, 16), steps=18, drafted=144, plain=22)
-    idle_since(state, 2000.0)
-    found = seen(state, NOW + 2000.0)
-    assert found.held
-    assert found.steps == 18
-
-
-steps = st.builds(
-    lambda count, hit, missed, replays: VerificationSteps(
-        0, 1, count, hit, hit + missed, min(replays, count), replays, replayed=min(replays, count)
-    ),
-    st.integers(1, 50),
-    st.integers(0, 400),
-    st.integers(0, 400),
-    st.integers(0, 50),
-)
-
-
-@given(st.lists(steps, min_size=1, max_size=20), st.floats(0.001, 0.2), st.floats(0, 1))
-def test_replays_never_make_a_decode_call_better(runs: list[VerificationSteps], each_s: float, part: float) -> None:
-    state = state_of("draft-simple", model=MAMBA)
-    at_s, facts = 1.0, []
-    for run in runs:
-        begun, at_s = at_s, at_s + each_s * (run.steps + run.replays)
-        took = part * each_s * run.replays
-        facts.append(replace(run, first_s=begun + each_s, at_s=at_s, replay_s=took))
-    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(len(facts), facts=tuple(facts))))
-    found = seen(state)
-    assert found.effective_length is not None
-    assert found.mean_accepted_length is not None
-    assert 1.0 <= found.effective_length <= found.mean_accepted_length + 1e-9
-    assert found.lost_share is None or 0.0 <= found.lost_share <= 1.0
-
-
-@given(st.integers(1, 500), st.integers(0, 2000), st.integers(0, 500))
-def test_nor_do_counters_say_so(taken: int, hit: int, more: int) -> None:
-    state = state_of("draft-simple", model=MAMBA)
-    count(state, NOW - 200, (), steps=0, drafted=0)
-    count(state, NOW - 2, (hit,), steps=taken, drafted=hit + 1, plain=more)
-    found = seen(state)
-    assert found.effective_length is not None
-    assert found.mean_accepted_length is not None
-    assert 1.0 <= found.effective_length <= found.mean_accepted_length + 1e-9
-    assert found.lost_share is not None
-    assert 0.0 <= found.lost_share <= 1.0
-    assert found.replays <= found.steps
-
-
-@given(st.lists(st.tuples(st.floats(0, 30), steps), max_size=40), st.floats(0, 600))
-def test_a_window_is_what_came_in_it(runs: list[tuple[float, VerificationSteps]], back: float) -> None:
-    totals = Windowed(NO_DRAFTS, 3700.0, grain_s=1.0)
-    at, every = 0.0, []
-    for gap, run in runs:
-        at += gap
-        totals.add(at, DraftTally.of_steps(run))
-        every.append((at, run))
-    inside = totals.since(at - back)
-    least = sum(run.steps for when, run in every if when > at - back + 1.0)
-    most = sum(run.steps for when, run in every if when > at - back - 1.0)
-    assert inside.steps is not None
-    assert least <= inside.steps <= most

@@ -21,18 +21,6 @@ def test_a_window_is_bounded_by_the_scrape_at_its_beginning_and_the_newest() -> 
     assert (bounds[0].at, bounds[1].at) == (69.0, 99.0)
 
 
-def test_a_shorter_history_than_the_window_is_used_whole() -> None:
-    log = CounterLog()
-    log.add(1.0, scrape(10, 5))
-    assert log.window(1.0, 60.0) is None
-    log.add(2.0, scrape(30, 15))
-    bounds = log.window(2.0, 60.0)
-    assert bounds is not None
-    drafted = between(*bounds)
-    assert drafted is not None
-    assert drafted.acceptance == 0.5
-
-
 def test_totals_that_went_back_are_a_restart_and_count_from_zero() -> None:
     log = CounterLog()
     log.add(1.0, scrape(1000, 900))
@@ -43,15 +31,6 @@ def test_totals_that_went_back_are_a_restart_and_count_from_zero() -> None:
     drafted = between(*bounds)
     assert drafted is not None
     assert (drafted.drafted, drafted.accepted) == (40, 10)
-
-
-def test_a_port_seen_closed_means_a_new_process_even_when_the_totals_are_higher() -> None:
-    log = CounterLog()
-    log.add(1.0, scrape(10, 5))
-    assert log.add(5.0, scrape(50, 5), absent_since=3.0)
-    bounds = log.window(5.0, 60.0)
-    assert bounds is not None
-    assert bounds[0].at == 3.0
 
 
 @given(

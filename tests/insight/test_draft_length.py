@@ -4,19 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.speculation import PUBLISHED, SPEC_TYPES
-from specdash.insight.speculation.drafter import StepCosts, fitted, hazards, replayed, speeds, survival
+from specdash.insight.speculation.drafter import StepCosts, fitted, replayed, speeds, survival
 
-VLLM = next(acceptance for acceptance in PUBLISHED if acceptance.source.endswith("#48892")).per_position
+VLLM = (0.762, 0.616, 0.513, 0.424, 0.364, 0.309, 0.272, 0.237)
+"""vllm-project/vllm#48892: MTP, GSM8K, drafts of 8 tokens."""
 curves = st.lists(st.floats(0, 1), min_size=1, max_size=24).map(lambda shares: survival(shares, len(shares)))
-
-
-@given(st.lists(st.floats(-1, 2), max_size=20), st.integers(0, 24))
-def test_no_position_survives_more_often_than_the_one_before_it(shares: list[float], length: int) -> None:
-    found = survival(shares, length)
-    assert len(found) == length
-    assert all(0 <= later <= earlier <= 1 for earlier, later in zip((1.0, *found), found, strict=False))
-    assert all(0 <= hazard <= 1 for hazard in hazards(found))
 
 
 @given(curves)
@@ -24,15 +16,6 @@ def test_at_the_present_length_nothing_is_guessed(shares: tuple[float, ...]) -> 
     now = replayed(shares, len(shares))
     assert now.tokens == pytest.approx(1 + sum(shares))
     assert now.rejecting == pytest.approx(1 - shares[-1])
-
-
-@given(curves, st.data())
-def test_a_step_brings_one_token_at_least_and_its_draft_at_most(shares: tuple[float, ...], data: st.DataObject) -> None:
-    length = data.draw(st.integers(1, len(shares)))
-    found = replayed(shares, length)
-    assert 1 - 1e-9 <= found.tokens <= length + 1 + 1e-9
-    assert -1e-9 <= found.rejecting <= 1 + 1e-9
-    assert -1e-9 <= found.repeated <= length * found.rejecting + 1e-9
 
 
 @given(st.floats(0.05, 0.95), st.integers(1, 12), st.data())
@@ -49,13 +32,6 @@ def test_what_a_published_curve_says_of_one_token_is_nearer_than_its_first_posit
     # vllm#48892: with 8 tokens the first is accepted 0.762 of the time, drafted alone 0.834.
     assert replayed(VLLM, 1).tokens == pytest.approx(1.834, rel=0.015)
     assert VLLM[0] + 1 < 1.834 * 0.965
-
-
-@given(curves)
-def test_without_costs_the_longest_draft_is_the_fastest(shares: tuple[float, ...]) -> None:
-    found = speeds(shares, float(len(shares)), StepCosts())
-    assert found[-1] == pytest.approx(1 + sum(shares))
-    assert max(found) <= found[-1] * 1.06
 
 
 @given(curves, st.floats(1, 40), st.floats(0, 1), st.booleans(), st.booleans())
@@ -105,13 +81,3 @@ def test_replays_make_a_draft_that_is_rejected_dearer() -> None:
     again = speeds(shares, 4.0, StepCosts(verify_token=0.2, replays=True))
     assert again[3] < plain[3]
     assert max(range(4), key=lambda place: again[place]) <= 1
-
-
-def test_published_curves_are_of_types_that_exist_and_fall_with_the_position() -> None:
-    names = {spec_kind.name for spec_kind in SPEC_TYPES}
-    for acceptance in PUBLISHED:
-        assert acceptance.type in names
-        assert survival(acceptance.per_position, len(acceptance.per_position)) == acceptance.per_position
-        assert acceptance.per_position or acceptance.mean_accepted_length or acceptance.acceptance
-        if acceptance.per_position and acceptance.mean_accepted_length is not None:
-            assert 1 + sum(acceptance.per_position) == pytest.approx(acceptance.mean_accepted_length, abs=0.02)

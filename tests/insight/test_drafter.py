@@ -10,9 +10,8 @@ from insight.speedup_data import state as measured_state
 from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
 from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTally
 from specdash.core.readings import Gpu, Gpus, ModelOutline, Reading, Slot, Slots, Source
-from specdash.core.speculation import PUBLISHED
 from specdash.insight.picture import DrafterPicture
-from specdash.insight.speculation.drafter import bins, verdict_of
+from specdash.insight.speculation.drafter import verdict_of
 from specdash.insight.state import TargetState
 
 FALLING = (90, 75, 60, 20, 10, 4)
@@ -41,14 +40,6 @@ def test_positions_are_of_the_window_and_held_from_the_start_when_it_is_empty() 
     assert seen(state, NOW + 2000.0).per_position == pytest.approx(found.per_position)
 
 
-def test_published_curves_of_the_type_stand_beside_them() -> None:
-    found = seen(counted(state_of("draft-mtp", model=QWEN), (77, 38), steps=100, drafted=200))
-    assert {curve.name for curve in found.references} == {
-        known.name for known in PUBLISHED if known.type == "draft-mtp"
-    }
-    assert seen(counted(state_of("ngram-mod"), (5,), steps=9, drafted=90)).references == ()
-
-
 def test_a_shorter_draft_is_named_with_what_it_would_gain() -> None:
     state = counted(state_of("draft-mtp", model=QWEN, draft_n_max="6"), FALLING, steps=100, drafted=600)
     found = seen(with_a_gpu(state))
@@ -57,15 +48,6 @@ def test_a_shorter_draft_is_named_with_what_it_would_gain() -> None:
     assert 0.1 < found.best_gain < 0.3
     assert "the 4th draft token is accepted in 20 % of steps: a draft length of 3 would be" in found.verdict
     assert found.verdict.endswith("% faster (estimate).")
-
-
-def test_its_break_even_is_the_speed_ups() -> None:
-    state = with_a_gpu(counted(state_of("draft-mtp", model=QWEN), FALLING, steps=100, drafted=600))
-    picture = state.picture(NOW, WALL, 300.0)
-    found = picture.views.drafter
-    assert found.break_even_length == picture.speedup.break_even_length
-    assert found.break_even_acceptance == picture.speedup.break_even_acceptance
-    assert found.break_even_basis == "assumed: verifying a draft token costs 0.2 of a decode, drafting one 0.1"
 
 
 def test_a_block_of_16_breaks_even_at_about_a_quarter() -> None:
@@ -129,50 +111,12 @@ def test_a_log_alone_tells_type_length_and_acceptance(log: str, kind: str, lengt
     assert found.acceptance == pytest.approx(accepted)
 
 
-def test_replays_make_shorter_drafts_better_and_are_taken_into_account() -> None:
-    accepted = (95, 90, 80, 10, 2, 0)
-    plain = seen(
-        with_a_gpu(counted(state_of("draft-simple", model=LLAMA, draft_n_max="6"), accepted, steps=100, drafted=600))
-    )
-    again = seen(
-        with_a_gpu(
-            counted(state_of("draft-simple", model=MAMBA, draft_n_max="6"), accepted, steps=100, drafted=600, plain=100)
-        )
-    )
-    assert plain.best_length == again.best_length == 3
-    assert plain.best_gain is not None
-    assert again.best_gain is not None
-    assert again.best_gain > plain.best_gain
-
-
-def test_nothing_is_recommended_from_a_few_steps() -> None:
-    found = seen(counted(state_of("draft-mtp", model=QWEN), (9, 2), steps=10, drafted=30))
-    assert (found.best_length, found.best_gain) == (None, None)
-
-
 def test_nor_from_a_chain_whose_types_nobody_tells_apart() -> None:
     state = counted(state_of("draft-mtp,ngram-mod", model=QWEN), (50, *(30,) * 63), steps=60, drafted=3000)
     found = seen(state)
     assert (found.type, found.of_chain, found.best_length) == ("draft-mtp", True, None)
     assert len(found.bins) == 8
     assert found.bins[-1] == replace(found.bins[-1], first=32, last=63)
-
-
-def test_a_server_that_does_not_speculate_has_no_verdict_on_drafts() -> None:
-    state = counted(state_of("draft-mtp", model=QWEN), FALLING, steps=100, drafted=600)
-    state.apply(Reading.known(Source.SLOTS, NOW - 1, Slots((Slot(0, False, 4096, False),))))
-    assert seen(state).verdict == "It does not speculate."
-
-
-def test_what_another_length_would_do_is_an_estimate_even_where_the_cost_is_measured() -> None:
-    told = DrafterPicture(
-        type="draft-mtp", steps=100, acceptance=0.43, mean_accepted_length=3.6, break_even_basis="measured",
-        break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08,
-    )  # fmt: skip
-    assert verdict_of(told, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), 6) == (
-        "43 % accepted, 20 % needed to pay; the 4th draft token is accepted in 20 % of steps: "
-        "a draft length of 3 would be 8 % faster (estimate)."
-    )
 
 
 def test_against_a_recorded_baseline_the_cost_is_measured() -> None:
@@ -203,18 +147,6 @@ def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
     longer = replace(nothing, steps=99, acceptance=0.9, mean_accepted_length=2.8, best_length=2, best_gain=0.0)
     assert "no shorter draft" in verdict_of(longer, (0.95, 0.9), 2)
     assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2), (0.95, 0.9), 2)
-
-
-@given(st.lists(st.floats(0, 1), max_size=64).map(tuple))
-def test_bins_hold_every_position_once(positions: tuple[float, ...]) -> None:
-    found = bins(positions)
-    assert [place for position_bin in found for place in range(position_bin.first, position_bin.last + 1)] == list(
-        range(len(positions))
-    )
-    assert sum(
-        position_bin.rate * (position_bin.last + 1 - position_bin.first) for position_bin in found
-    ) == pytest.approx(sum(positions))
-    assert len(found) <= 16
 
 
 drafts = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(lambda found: tuple(sorted(found, reverse=True)))

@@ -56,11 +56,6 @@ def test_what_is_seen_gives_one_state(seen: DraftingEvidence, wanted: Drafting) 
     assert bool(found.fix) is (wanted is Drafting.FAILED)
 
 
-def test_slots_that_draft_now_count_more_than_a_check_that_failed() -> None:
-    assert state_of(slots=(True,), check=FAILED) is Drafting.READY
-    assert state_of(slots=(False,), check=YES, parameters=ASKED) is Drafting.FAILED
-
-
 def test_a_check_under_way_says_nothing_yet() -> None:
     pending = replace(FAILED, drafting=Drafting.UNKNOWN, pending=True)
     assert state_of(slots=(True,), check=pending) is Drafting.READY
@@ -74,10 +69,6 @@ def test_the_cause_is_the_runners_else_the_logs_else_the_parameters() -> None:
     assert judge(seen).because == "the file is another"
     assert judge(replace(seen, check=None)).because == "the draft model's vocabulary is not the target's"
     assert "does nothing" in judge(replace(seen, check=None, problems=())).because
-
-
-def test_a_server_asked_for_none_is_off_whatever_the_log_of_another_says() -> None:
-    assert state_of(slots=(False,), problems=(VOCABULARY,), parameters=(("spec-type", "none"),)) is Drafting.OFF
 
 
 def test_what_a_server_was_started_with_is_its_records_else_its_command_lines() -> None:

@@ -33,7 +33,6 @@ def judged(
     starved: bool = False,
     restarted_at: float | None = None,
     recovered_at: float | None = None,
-    refused_since: float | None = None,
     last_good: float | None = None,
     **looks: Any,
 ) -> tuple[BackendState, str]:
@@ -41,8 +40,6 @@ def judged(
     state = TargetState(Target("http://x"))
     state.latest.update({Source(name): reading for name, reading in looks.items()})
     state.counters.restarted_at, state.recovered_at = restarted_at, recovered_at
-    if refused_since is not None:
-        state.refused_since[Source.SLOTS] = refused_since
     if last_good is not None:
         state.last_known[Source.PROPS] = Reading.known(Source.PROPS, last_good, Props())
     return judge(state, NOW, ServerSigns(starved=starved))
@@ -80,13 +77,18 @@ S = BackendState
             S.UNKNOWN,
             "",
         ),
-        # A refused key anywhere, unless the endpoint, or another one, has taken it since.
-        *(
-            ({**ALL, name: failed(Source(name), FailureKind.UNAUTHORIZED)}, S.UNAUTHORIZED, "")
-            for name in ("health", "metrics", "slots")
+        # A refused key, unless another endpoint takes it.
+        ({**ALL, "health": failed(Source.HEALTH, FailureKind.UNAUTHORIZED)}, S.UNAUTHORIZED, ""),
+        (
+            {
+                "health": OK,
+                "metrics": failed(Source.METRICS, FailureKind.UNAUTHORIZED),
+                "slots": failed(Source.SLOTS, FailureKind.UNAUTHORIZED),
+            },
+            S.UNAUTHORIZED,
+            "",
         ),
         ({**ALL, "slots": at(Source.SLOTS, 4)}, S.LIVE, ""),
-        ({**ALL, "slots": at(Source.SLOTS, 0), "refused_since": NOW - 60}, S.LIVE, ""),
     ],
 )
 def test_the_state_is_the_right_word_for_the_evidence_and_says_why(

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from insight.experiment_data import T, record
+from insight.experiment_data import T
 from specdash.collect.logs import LogCollector
 from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
-from specdash.insight.picture import MeasureName
 from specdash.insight.state import TargetState
 from specdash.llama.log.parser import LogParser
 from specdash.llama.log.safe import own_seconds
@@ -82,14 +81,6 @@ def test_lines_that_say_nothing_at_the_end_make_the_requests_older(watched: Watc
     assert watched.look() == [300]
 
 
-def test_a_line_that_comes_is_of_now(watched: Watched) -> None:
-    watched.write(START % stamp(0.1))
-    watched.look()
-    watched.now += 3000
-    watched.write(request(2998, 1), ago=0.1)
-    assert watched.look() == [0.1]
-
-
 ENDED = START % stamp(0.1) + request(10, 1) + request(500, 2)
 RUNNING = START % stamp(0.1) + request(20, 1) + request(29, 2)
 
@@ -107,21 +98,6 @@ def test_a_long_log_is_read_in_several_parts_and_each_request_dated_once(watched
     assert (len(ages), ages[-1], ages[0]) == (600, 0, 2 * 599)
 
 
-def test_a_rotated_log_is_read_to_its_end_and_the_new_servers_requests_are_of_now(watched: Watched) -> None:
-    watched.write(START % stamp(0.1) + request(10, 1))
-    assert watched.look() == [0]
-    watched.now += 100
-    watched.write(request(108, 2), ago=1)
-    watched.path.rename(watched.path.with_suffix(".1"))
-    watched.write(START % stamp(0.1) + request(1, 1), ago=0)
-    # The rest of the old file, then the new one is opened, then read.
-    watched.look()
-    watched.look()
-    watched.now += 0.2
-    assert watched.look()[-1] == pytest.approx(0.2, abs=0.3)
-    assert len(watched.state.experiments.samples.logged) == 3
-
-
 def test_a_log_without_time_stamps_dates_only_what_comes_while_it_is_watched(watched: Watched) -> None:
     def bare(task: int) -> bytes:
         return b"\n".join(line.partition(b" I ")[2] for line in request(0, task).splitlines()) + b"\n"
@@ -131,30 +107,6 @@ def test_a_log_without_time_stamps_dates_only_what_comes_while_it_is_watched(wat
     watched.now += 60
     watched.write(bare(2))
     assert watched.look() == [0]
-
-
-def test_a_restart_in_the_middle_loses_no_request_and_both_sides_are_compared(watched: Watched) -> None:
-    watched.write(START % stamp(0.1))
-    watched.look()
-    for task in range(14):
-        watched.now += 2
-        watched.write(request(10 + 2 * task, task))
-        watched.look()
-    watched.now += 1
-    apply = record(at=watched.wall, url=None)
-    watched.now += 10
-    watched.write(START % stamp(0.1))
-    watched.look()
-    watched.state.apply(Reading.known(Source.APPLIES, watched.now, (apply,)))
-    for task in range(15):
-        watched.now += 2
-        watched.write(request(1 + 2 * task, task))
-        watched.look()
-    card = watched.state.picture(watched.now, watched.wall).experiment
-    assert card is not None
-    decode = next(measure for measure in card.measures if measure.name is MeasureName.DECODE)
-    assert (decode.before.count, decode.after.count) == (14, 14)
-    assert decode.before.value == pytest.approx(132.22, abs=0.01)
 
 
 @pytest.mark.parametrize(

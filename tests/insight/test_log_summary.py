@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specdash.core.log_facts import LogBatch, ServerEvent, WarningTally
+from specdash.core.log_facts import LogBatch, ServerEvent
 from specdash.insight.log.log_summary import LogSummary
 from specdash.llama.log.parser import LogParser
 
@@ -90,12 +90,6 @@ def test_steps_of_a_request_add_up_to_its_own_acceptance(path: Path) -> None:
 
 
 class TestWhatIsKept:
-    def test_warnings_add_up_over_batches(self) -> None:
-        summary = LogSummary()
-        summary.add(LogBatch(2, warnings=(WarningTally("context_shift", 2, 1.0, 2.0, "first"),)))
-        summary.add(LogBatch(1, warnings=(WarningTally("context_shift", 1, 9.0, 9.0, "later"),)))
-        assert summary.warnings["context_shift"] == WarningTally("context_shift", 3, 1.0, 9.0, "first")
-
     def test_is_about_the_last_server(self) -> None:
         summary = LogSummary()
         old, new = (ServerEvent("model_loading", (("path", name),)) for name in ("old.gguf", "new.gguf"))

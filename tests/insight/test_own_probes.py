@@ -91,7 +91,6 @@ def test_an_idle_new_server_shows_nothing_that_no_client_asked_for(known_first: 
     assert (acceptance.window.value, acceptance.lifetime.value) == (None, None)
     assert (backend.prefill.value, backend.decode.value) == (None, None)
     assert (picture.speedup.value, picture.speedup.requests) == (None, 0)
-    assert picture.speedup.by_context == ()
     assert not backend.speculation.draft_tokens_total
     assert picture.views.drafter.acceptance is None
 
@@ -119,16 +118,3 @@ def test_a_server_that_counts_less_than_the_note_says_is_another_one() -> None:
     state = checked()
     count(state, NOW, Counters(prompt_tokens=50, predicted_tokens=30, draft_tokens=20, accepted_tokens=10))
     assert seen(state).backend.speculation.acceptance.lifetime.value == pytest.approx(0.5)
-
-
-def test_where_no_totals_were_noted_the_first_completion_is_left_out_by_its_own_count() -> None:
-    check = StartCheck(Drafting.YES, WALL + NOW - 50, probe_tokens=16, probe_drafted=12, probe_accepted=6)
-    state = TargetState(replace(TARGET, start_check=check), wall_offset=lambda: WALL)
-    seen_first = Counters(
-        prompt_tokens=20, prompt_seconds=0.1, predicted_tokens=16, predicted_seconds=0.2, draft_tokens=12,
-        accepted_tokens=6, verification_steps=9,
-    )  # fmt: skip
-    count(state, NOW - 40, seen_first)
-    count(state, NOW - 1, seen_first)
-    assert seen(state).backend.speculation.acceptance.lifetime.value is None
-    assert seen(state).views.drafter.acceptance is None

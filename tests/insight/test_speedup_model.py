@@ -3,11 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from insight.speedup_data import request
 from specdash.insight.request import ServedRequest
-from specdash.insight.speedup.estimate import Pair, break_even, compared, context_of, effort_of, leviathan
+from specdash.insight.speedup.estimate import Pair, break_even, compared, effort_of, leviathan
 
 tokens = st.integers(2, 4000)
 shares = st.none() | st.floats(0, 1)
@@ -29,42 +28,11 @@ def estimate(sample: ServedRequest, share: float | None) -> tuple[float, float, 
     return found.low, found.value, found.high
 
 
-@given(requests, shares, st.integers(1, 1000))
-def test_more_accepted_tokens_never_lower_the_estimate(
-    request_sample: ServedRequest, share: float | None, more: int
-) -> None:
-    drafts = request_sample.drafts
-    accepted = min(int(drafts.accepted) + more, int(drafts.drafted), (request_sample.decode_tokens or 1) - 1)
-    better = replace(request_sample, draft_accepted=max(accepted, request_sample.draft_accepted or 0))
-    assert all(
-        new >= old * (1 - 1e-12)
-        for old, new in zip(estimate(request_sample, share), estimate(better, share), strict=True)
-    )
-
-
-@given(requests, st.floats(0, 1), st.floats(0, 1))
-def test_more_time_spent_drafting_never_raises_it(request_sample: ServedRequest, share: float, other: float) -> None:
-    less, more = sorted((share, other))
-    assert all(
-        new <= old for old, new in zip(estimate(request_sample, less), estimate(request_sample, more), strict=True)
-    )
-
-
-@given(requests, shares)
-def test_the_bounds_hold_the_value(request_sample: ServedRequest, share: float | None) -> None:
-    low, value, high = estimate(request_sample, share)
-    assert 0 < low <= value <= high
-
-
-def test_without_cost_a_step_is_worth_its_tokens() -> None:
-    assert leviathan(3.0, 4.0, 0.0).high == pytest.approx(3.0)
-
-
 def test_the_published_formula_is_the_upper_bound() -> None:
     # Leviathan et al. 2023: E = (1 - a^(g+1)) / (1 - a), speed-up E / (g c + 1), here for a = 0.8, g = 5, c = 0.1.
     length, drafted, cost = (1 - 0.8**6) / (1 - 0.8), 5, 0.1
     share = drafted * cost / (1 + drafted * cost)
-    assert leviathan(length, drafted, share).high == pytest.approx(length / (drafted * cost + 1))
+    assert leviathan(length, drafted, share, (0.0, 0.2, 0.8)).high == pytest.approx(length / (drafted * cost + 1))
 
 
 @given(requests, shares)
@@ -79,35 +47,17 @@ def test_at_the_break_even_length_the_estimate_is_one(request_sample: ServedRequ
         assert 1 + acceptance * drafted == pytest.approx(length)
 
 
-pairs = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100), st.floats(0, 0.05)), min_size=1, max_size=200)
+pairs = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=200)
 
 
-@given(pairs)
-def test_an_interval_holds_what_it_is_of(found: list[tuple[float, float, float]]) -> None:
-    told = compared([Pair(*pair) for pair in found])
+@given(pairs, st.floats(0, 0.05))
+def test_an_interval_holds_what_it_is_of(found: list[tuple[float, float]], deviation: float) -> None:
+    told = compared([Pair(*pair) for pair in found], deviation)
     assert told.low <= told.value <= told.high
-    assert told.value == pytest.approx(sum(a for a, _, _ in found) / sum(b for _, b, _ in found), rel=1e-3)
-
-
-@given(st.floats(0.2, 5), st.integers(1, 200), st.floats(0, 0.05))
-def test_requests_that_all_gain_the_same_leave_only_the_baselines_uncertainty(
-    ratio: float, count: int, deviation: float
-) -> None:
-    told = compared([Pair(ratio * took, took, deviation) for took in (1.0 + place for place in range(count))])
-    assert told.value == pytest.approx(ratio, rel=1e-4)
-    assert told.high / told.low == pytest.approx(2.718281828 ** (2 * 1.959964 * deviation), rel=1e-3)
+    assert told.value == pytest.approx(sum(a for a, _ in found) / sum(b for _, b in found), rel=1e-3)
 
 
 def test_replays_are_among_the_decode_calls_that_tokens_tell() -> None:
     # Counted by a real server (n_decode_total): 60 tokens, 40 accepted in 9 steps, 9 replays, 1 step without a draft.
     effort = effort_of([request(tokens=60, accepted=40, drafted=72)])
     assert effort.drafts.steps == 19
-
-
-@pytest.mark.parametrize(
-    ("prompt", "decoded", "bucket"),
-    [(255, 0, "0–256"), (250, 6, "256–1k"), (250, None, "0–256"), (1023, 1, "1k–4k"), (65536, 0, "64k+")],
-)
-def test_a_requests_context_is_its_prompt_and_its_answer(prompt: int, decoded: int | None, bucket: str) -> None:
-    sample = ServedRequest(0, 1, prompt_total_tokens=prompt, decode_tokens=decoded)
-    assert context_of(sample) == bucket

@@ -71,30 +71,23 @@ def test_nothing_is_known_before_anything_was_seen() -> None:
     assert document["host"] is None
 
 
-def test_an_idle_window_holds_the_last_acceptance_and_says_so() -> None:
-    told = state(health=(0.0, OK), metrics=(0.0, Counters(draft_tokens=0, accepted_tokens=0)))
-    told.apply(Reading.known(Source.METRICS, 10.0, Counters(draft_tokens=100, accepted_tokens=60)))
-    assert told.picture(10.0, 0.0, 60.0).backend.speculation.acceptance.window.value == 0.6
-    for second in (30.0, 60.0, 90.0, 120.0):
-        told.apply(Reading.known(Source.METRICS, second, Counters(draft_tokens=100, accepted_tokens=60)))
-    held = told.picture(120.0, 0.0, 60.0).backend.speculation.acceptance.window
-    assert (held.value, held.status, held.basis) == (0.6, ReadingStatus.STALE, "held")
-    document = to_json(told.picture(120.0, 0.0, 60.0))["backend"]["speculation"]["acceptance"]
-    assert document["window"] is None
-    assert document["held"] == 0.6
-
-
 def test_above_a_million_tokens_the_logs_exact_figures_replace_the_rounded_counters() -> None:
     told = state(metrics=(0.0, Counters(draft_tokens=5.00001e6, accepted_tokens=3e6)))
     told.apply(Reading.known(Source.METRICS, 1.0, Counters(draft_tokens=5.00002e6, accepted_tokens=3.00001e6)))
-    line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    line = (
+        b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+        b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
+    )
     told.apply(Reading.known(Source.LOG, 1.0, LogParser().feed(line)))
     window = told.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window
     assert (window.value, window.source) == (0.75, Source.LOG)
 
 
 def test_acceptance_of_a_server_without_counters_is_the_logs_and_says_so() -> None:
-    line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    line = (
+        b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+        b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
+    )
     told = state(log=(1.0, LogParser().feed(line)))
     for now, status in ((2.0, ReadingStatus.KNOWN), (90.0, ReadingStatus.STALE)):
         window = told.picture(now, 0.0, 60.0).backend.speculation.acceptance.window
@@ -122,21 +115,6 @@ def test_a_log_read_from_its_beginning_does_not_pass_for_this_moment() -> None:
     assert fresh.value is not None, "without a known age the newest line counts as now"
     later = told.picture(1060.0, 1060.0).backend.speculation.acceptance.live
     assert later.value is None
-
-
-def test_a_real_log_gives_requests_warnings_and_lines() -> None:
-    told = TargetState(Target("http://127.0.0.1:8080", log="server.log"))
-    parser = LogParser()
-    told.apply(Reading.known(Source.LOG, 1.0, parser.feed((DATA / "logs" / "llama_draft75_lv4.log").read_bytes())))
-    picture = told.picture(1.0, 0.0).log
-    first = picture.requests[-1]
-    assert (first.processed_tokens, first.prompt_ms, first.decode_tokens) == (122, 19.23, 120)
-    assert (first.draft_accepted, first.draft_generated) == (101, 141)
-    assert picture.lines is not None
-    assert picture.lines > 100
-    newest, lines = told.log_lines(0, 10)
-    assert len(lines) == 10
-    assert told.log_lines(newest, 10) == (newest, ())
 
 
 def test_a_source_that_fails_keeps_its_last_value_and_says_why() -> None:
@@ -188,14 +166,6 @@ def test_slots_at_work_make_the_live_speeds_of_dashboard_and_chart() -> None:
     assert told.columns(Metric.PREFILL, 2.0, 4.0, 4)[-1] == 100.0
 
 
-def test_charts_have_gaps_where_nothing_was_measured() -> None:
-    told = state(metrics=(0.0, Counters(predicted_tokens=0, predicted_seconds=0)))
-    told.apply(Reading.known(Source.METRICS, 30.0, Counters(predicted_tokens=100, predicted_seconds=2)))
-    columns = told.columns(Metric.DECODE, 30.0, 60.0, 60)
-    assert columns[-1] == 50.0
-    assert set(columns[:-1]) == {None}
-
-
 @given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=40), st.sampled_from([60.0, 3600.0]))
 def test_whatever_comes_the_picture_can_be_made_and_printed(
     steps: list[tuple[float, tuple[Source, object]]], window_s: float
@@ -234,16 +204,9 @@ class TestJudging:
                 moments.append(last.at)
         return moments
 
-    def test_nothing_is_judged_before_health_was_asked(self) -> None:
-        assert self.judged(Reading.known(Source.METRICS, 5.0, Counters())) == []
-
     def test_every_health_is_judged_and_what_comes_soon_after_it_is_not(self) -> None:
         readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 2.0, Counters())]
         assert self.judged(*readings, Reading.known(Source.HEALTH, 2.1, OK)) == [1.0, 2.1]
-
-    def test_what_comes_while_health_is_long_in_coming_is_judged(self) -> None:
-        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 3.6, Counters())]
-        assert self.judged(*readings) == [1.0, 3.6]
 
     def test_among_many_servers_a_good_one_is_judged_less_often_and_one_that_fails_at_once(self) -> None:
         readings: list[Reading[object]] = [Reading.known(Source.HEALTH, 1.0 + second, OK) for second in range(4)]
@@ -257,13 +220,6 @@ class TestJudging:
         readings.append(Reading.known(Source.PROCESS, 1.2, stopped))
         assert self.judged(*readings, Reading.known(Source.PROCESS, 1.4, stopped)) == [1.0, 1.2]
 
-    def test_a_process_that_has_ended_is_judged_at_once_and_only_once(self) -> None:
-        gone: list[Reading[object]] = [
-            Reading.unknown(Source.PROCESS, at, FailureKind.UNAVAILABLE, "it has ended") for at in (1.2, 1.4)
-        ]
-        readings = [Reading.known(Source.PROCESS, 0.9, ProcessTree(pid=1)), Reading.known(Source.HEALTH, 1.0, OK)]
-        assert self.judged(*readings, *gone) == [1.0, 1.2]
-
     def test_a_source_that_fails_is_judged_at_once_and_only_once(self) -> None:
         readings: list[Reading[object]] = [
             Reading.known(Source.HEALTH, 1.0, OK),
@@ -273,9 +229,6 @@ class TestJudging:
             Reading.known(Source.GPU, 1.7, Gpus(())),
         ]
         assert self.judged(*readings) == [1.0, 1.3]
-
-    def test_readings_that_come_late_do_not_turn_time_back(self) -> None:
-        assert self.judged(Reading.known(Source.HEALTH, 5.0, OK), Reading.known(Source.HEALTH, 4.9, OK)) == [5.0]
 
 
 @pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.LOADING])
@@ -287,13 +240,6 @@ def test_totals_after_an_absence_count_from_zero_though_they_are_larger(kind: Fa
     window = told.counters.window(3.0, 60.0)
     assert window is not None
     assert window[0].at == 2.0  # since the absence: what was counted before was another server's
-
-
-def test_a_slow_answer_is_no_absence() -> None:
-    told = state(metrics=(1.0, Counters(predicted_tokens=100.0)))
-    told.apply(Reading.unknown(Source.HEALTH, 2.0, FailureKind.TIMEOUT, "slow"))
-    told.apply(Reading.known(Source.METRICS, 3.0, Counters(predicted_tokens=120.0)))
-    assert told.counters.restarted_at is None
 
 
 def test_that_the_server_began_to_work_is_news_and_that_it_goes_on_or_rests_is_none() -> None:

@@ -1,10 +1,8 @@
 """Warning classes are counted, rated per minute and dated, however many lines come."""
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from specdash.core.log_facts import TOUCHED_KEPT, Touched, WarningTally
+from specdash.core.log_facts import Touched, WarningTally
 from specdash.insight.log.log_view import StormBook
 
 
@@ -18,7 +16,7 @@ def test_counts_add_up_and_the_rate_is_that_of_the_last_minute() -> None:
     book.add(190.0, tally(30))
     book.add(200.0, tally(12))
     (view,) = book.newest_first
-    assert view.count == 1_000_042
+    assert view.seen.count == 1_000_042
     assert view.per_minute(201.0) == 42
     assert (view.first_at, view.last_at) == (100.0, 200.0)
     assert book.newest_first[0].per_minute(400.0) == 0
@@ -28,16 +26,9 @@ def test_an_old_log_read_now_is_not_a_storm_of_this_minute() -> None:
     book = StormBook()
     book.add(1000.0, tally(5000, first=10.0, last=20.0), uptime_s=620.0)
     (view,) = book.newest_first
-    assert view.count == 5000
+    assert view.seen.count == 5000
     assert view.per_minute(1000.0) == 0
     assert (view.first_at, view.last_at) == (390.0, 400.0)
-
-
-def test_the_most_recent_class_comes_first() -> None:
-    book = StormBook()
-    book.add(1.0, tally(1))
-    book.add(2.0, WarningTally("context_shift", 1, None, None, "slot context shift"))
-    assert [view.warning for view in book.newest_first] == ["context_shift", "find_slot_non_consecutive"]
 
 
 def touching(slots: tuple[int, ...], tasks: tuple[int, ...], *, more: bool = False) -> WarningTally:
@@ -49,17 +40,8 @@ def test_slots_and_tasks_are_counted_once_each() -> None:
     for tally in (touching((0,), (7,)), touching((1, 0), (8, 7)), touching((1,), (9,))):
         book.add(1.0, tally)
     (view,) = book.newest_first
-    assert view.slots == Touched((0, 1))
-    assert (view.tasks_touched, view.tasks.more) == (3, False)
-
-
-def test_a_new_servers_tasks_are_others_and_its_slots_the_same() -> None:
-    book = StormBook()
-    book.add(1.0, touching((0,), (7,)))
-    book.new_server()
-    book.add(2.0, touching((0,), (7,)))
-    (view,) = book.newest_first
-    assert (view.slots.ids, view.tasks_touched) == ((0,), 2)
+    assert view.seen.slots == Touched((0, 1))
+    assert (view.seen.tasks_touched, view.seen.tasks.more) == (3, False)
 
 
 def test_the_busiest_minute_is_remembered() -> None:
@@ -67,23 +49,11 @@ def test_the_busiest_minute_is_remembered() -> None:
     book.add(10.0, tally(90))
     book.add(500.0, tally(4))
     (view,) = book.newest_first
-    assert (view.per_minute(501.0), view.peak_per_minute) == (4, 90)
-
-
-@given(st.lists(st.lists(st.integers(0, 600), max_size=40), max_size=40))
-def test_what_is_kept_is_bounded_and_a_count_is_exact_or_a_least_one(named: list[list[int]]) -> None:
-    touched = Touched()
-    for numbers in named:
-        touched = touched.and_then(Touched(tuple(dict.fromkeys(numbers))))
-    distinct = {number for numbers in named for number in numbers}
-    assert len(touched.ids) == len(set(touched.ids)) <= TOUCHED_KEPT
-    assert set(touched.ids) <= distinct
-    assert touched.more or set(touched.ids) == distinct
-    assert touched.more == (len(distinct) > TOUCHED_KEPT)
+    assert (view.per_minute(501.0), view.seen.peak_per_minute) == (4, 90)
 
 
 def former(book: StormBook) -> bool:
-    return book.newest_first[0].is_former
+    return book.newest_first[0].seen.is_former
 
 
 def test_a_class_is_a_former_servers_until_the_one_that_writes_now_prints_it() -> None:

@@ -3,18 +3,11 @@
 from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
+from specdash.core.log_facts import SpeculativeStatistics
 from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent
-from specdash.insight.derive import of_alert, of_apply
-from specdash.insight.picture import (
-    AlertsPicture,
-    ApplyMark,
-    Basis,
-    GroupFigures,
-    Paying,
-    Picture,
-    SpeedUpPicture,
-    TypeFigures,
-)
+from specdash.insight.derive import events
+from specdash.insight.experiments import ApplyMark
+from specdash.insight.picture import AlertsPicture, Basis, Paying, Picture, SpeedUpPicture
 from specdash.insight.rules.catalogue import RuleSpec
 
 BASELINE = Baseline(1_789_990_000.0, "Qwen3-Coder-30B", "llama-server", 4096, 1, 57.6, 55.0, 60.1, 12)
@@ -33,16 +26,11 @@ PAYING = SpeedUpPicture(
     draft_share=0.11,
     break_even_length=2.40,
     break_even_acceptance=0.31,
-    by_context=(
-        GroupFigures("under 1k", 31, 0.74, 4.9, 118.0, 2.05),
-        GroupFigures("1k to 4k", 29, 0.67, 4.4, 106.0, 1.84),
-        GroupFigures("4k to 16k", 18, 0.51, 3.2, 74.0, 1.41),
-        GroupFigures("over 16k", 4, 0.33, 2.4, 51.0, 0.96),
-    ),
-    by_phase=(GroupFigures("tool call", 40, 0.81, 5.4, 121.0, 2.1), GroupFigures("prose", 42, 0.47, 3.0, 71.0, 1.22)),
     by_type=(
-        TypeFigures("draft-simple", 12_400, 11_000, 98_000, 66_000, 0.67, 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), 12.1),
-        TypeFigures("ngram-mod", 3_100, 900, 21_000, 5_100, 0.24, 1.9, (0.4, 0.3, 0.2), 0.2),
+        SpeculativeStatistics(
+            "draft-simple", 12_400, 11_000, 62_925, 42_160, (), 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), (12_100.0,)
+        ),
+        SpeculativeStatistics("ngram-mod", 3_100, 900, 11_625, 2_790, (), 1.9, (0.4, 0.3, 0.2), (200.0,)),
     ),
 )
 HURTING = replace(
@@ -53,7 +41,6 @@ HURTING = replace(
     verdict=Paying.HURTING,
     decode_rate=47.2,
     mean_accepted_length=1.62,
-    by_context=(GroupFigures("under 1k", 31, 0.2, 1.7, 49.0, 0.85), GroupFigures("1k to 4k", 8, 0.1, 1.3, 40.0, 0.7)),
 )
 ESTIMATE = replace(
     PAYING,
@@ -146,11 +133,9 @@ def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, 
     record = ApplyRecord(7, 0.0, 0.0, ApplyKind.APPLY, ApplyOutcome.APPLIED)
     applies = (ApplyMark(record, 200.0, wall - 200.0, "DRAFT_MAX 4→12"),)
     restart = TimelineEvent(wall - 1_380.0, EventKind.RESTART, "restarted")
-    events = [restart, *map(of_alert, (*past, *active)), *map(of_apply, applies)]
     cause = f"{first.title}: {first.summary}" if first is not None else ""
     alerts = AlertsPicture(active, past, cause, first.key if first is not None else None, UNJUDGED, JUDGED)
-    timeline = tuple(sorted(events, key=lambda timeline_event: timeline_event.at))
-    return replace(picture, alerts=alerts, applies=applies, timeline=timeline)
+    return replace(picture, alerts=alerts, applies=applies, timeline=events((restart,), alerts, applies))
 
 
 def alerts(picture: Picture) -> Picture:

@@ -10,7 +10,7 @@ from specdash.core.log_facts import Series
 from specdash.core.readings import Host, Reading, Source
 from specdash.core.target import Target
 from specdash.insight.charts import Metric
-from specdash.insight.picture import ApplyMark
+from specdash.insight.experiments import ApplyMark
 from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.plot import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, look_of, marks_of, overlay

@@ -8,15 +8,15 @@ from rich.cells import cell_len
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.readings import ReadingStatus, Source
-from specdash.insight.picture import (
+from specdash.insight.experiments import (
     ApplyMark,
     ExperimentCard,
     ExperimentSide,
     ExperimentVerdict,
     MeasureComparison,
     MeasureName,
-    SourcePicture,
 )
+from specdash.insight.picture import SourcePicture
 from specdash.tui.view import View
 from specdash.tui.widgets.speculation.experiment import card_lines, title
 from tui.drawn import block, text

@@ -164,6 +164,21 @@ class SpeculativeStatistics(OfLine, frozen=True):
     durations_ms: tuple[float, ...] = ()
     printed_type: str = ""
 
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over generated tokens."""
+        return self.tokens_accepted / self.tokens_generated if self.tokens_generated else None
+
+    @property
+    def length(self) -> float | None:
+        """Tokens per draft: one and those accepted."""
+        return 1.0 + self.tokens_accepted / self.drafts_generated if self.drafts_generated else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Time spent drafting."""
+        return sum(self.durations_ms) / 1000.0 if self.durations_ms else None
+
 
 class CheckpointEvent(OfLine, frozen=True):
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""

@@ -24,17 +24,13 @@ from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size,
 if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, RequestEvent, SessionView
     from specdash.core.records import Alert
+    from specdash.insight.experiments import ApplyMark, ExperimentCard, ExperimentSide, MeasureComparison
     from specdash.insight.picture import (
         AlertsPicture,
-        ApplyMark,
         BackendPicture,
         CheckpointsPicture,
         DrafterPicture,
-        ExperimentCard,
-        ExperimentSide,
-        GroupFigures,
         LogPicture,
-        MeasureComparison,
         MeasuredFigure,
         Picture,
         PrefixCachePicture,
@@ -52,6 +48,10 @@ _LOGGED = (
 _PREFIX = (
     "ended_age_s slot task session prompt_tokens cached=cached_tokens processed=processed_tokens ttft_s similarity "
     "cached_share"
+)
+_BY_TYPE = (
+    "type drafts=drafts_generated drafts_accepted tokens_drafted=tokens_generated tokens_accepted acceptance "
+    "mean_accepted_length=length acceptance_per_position seconds"
 )
 SCHEMA: Final = "specdash.snapshot/1"
 """Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
@@ -153,11 +153,11 @@ def _log(log: LogPicture) -> dict[str, Any]:
                 "first_age_seconds": warning.first_age_s if warning.is_whole else None,
                 "last_age_seconds": warning.last_age_s,
                 "sample": warning.sample,
-                "slots": list(warning.slots),
-                "slots_at_least": warning.slots_at_least,
+                "slots": list(warning.slots.ids),
+                "slots_at_least": warning.slots.more,
                 "tasks_touched": warning.tasks_touched if warning.is_whole else None,
-                "tasks_at_least": warning.tasks_at_least,
-                "last_tasks": list(warning.tasks[-8:]),
+                "tasks_at_least": warning.tasks.more,
+                "last_tasks": list(warning.tasks.ids[-8:]),
             }
             for warning in log.warnings
         },
@@ -262,15 +262,19 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
             "acceptance": speedup.break_even_acceptance,
         },
         "baseline": json_of(speedup.baseline),
-        "by_context": json_of(speedup.by_context),
+        # Groups that 0.1 had.
+        "by_context": [],
         "by_generated": [],
-        "by_phase": json_of(speedup.by_phase),
-        "by_type": json_of(speedup.by_type),
+        "by_phase": [],
+        "by_type": [
+            {**json_of(figures, _BY_TYPE), "acceptance_per_position": [*(figures.acceptance_per_position or ())]}
+            for figures in speedup.by_type
+        ],
     }
 
 
 def speedup_rows(picture: Picture) -> list[tuple[str, str]]:
-    """For people: one line, and one of groups where they differ in anything."""
+    """For people: the verdict and what it rests on."""
     speedup = picture.speedup
     judged = verdict(picture)
     rows = [("verdict", judged.headline), ("  why", judged.because)]
@@ -289,16 +293,7 @@ def speedup_rows(picture: Picture) -> list[tuple[str, str]]:
             else ""
         )
         rows.append(("  break-even", f"mean length {speedup.break_even_length:.2f}, it is {length}{needed}"))
-    for name, groups in (("  context", speedup.by_context), ("  work", speedup.by_phase)):
-        if len(groups) > 1:
-            rows.append((name, "  ".join(_short(group) for group in groups)))
     return rows
-
-
-def _short(group: GroupFigures) -> str:
-    speedup = f" {times(group.speedup)}" if group.speedup is not None else ""
-    acceptance = f" {percent(group.acceptance)}" if group.acceptance is not None else ""
-    return f"{group.name}:{speedup}{acceptance} (n {group.requests})"
 
 
 _UNITS = {"acceptance": (100.0, " %"), "decode": (1.0, " tok/s"), "prefill": (1.0, " tok/s"), "ttft": (1.0, " s")}

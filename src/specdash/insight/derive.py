@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from specdash.core.proxy_events import DECODE, speed
 from specdash.core.readings import (
     OTHER_SERVERS,
     Counters,
@@ -22,6 +21,7 @@ from specdash.core.readings import (
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, STALE_AFTER_S
 from specdash.insight import router
+from specdash.insight.charts import Metric
 from specdash.insight.picture import (
     BackendPicture,
     BackendState,
@@ -43,12 +43,12 @@ from specdash.insight.speedup import speedup
 from specdash.insight.speedup.verdict import VerdictKind, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from specdash.core.readings import Props, Reading, RouterModels, Slot
     from specdash.core.records import Alert
-    from specdash.insight.log.log_view import SlotSteps
-    from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture, SpeedUpPicture
+    from specdash.insight.experiments import ApplyMark
+    from specdash.insight.picture import AlertsPicture, ProxyPicture, SpeedUpPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
@@ -89,10 +89,9 @@ def _unhealthy(state: TargetState, now: float, failure: Failure) -> tuple[Backen
     if failure.kind is FailureKind.UNAVAILABLE:
         # The process that looks is gone: that says nothing about the server.
         return BackendState.UNKNOWN, failure.detail
-    if failure.kind is FailureKind.REFUSED and OTHER_SERVERS in failure.detail:
-        return BackendState.DOWN, failure.detail
     if failure.kind is FailureKind.REFUSED:
-        return BackendState.DOWN, "nothing listens on the port: check the log's last lines, then start the server"
+        nothing = "nothing listens on the port: check the log's last lines, then start the server"
+        return BackendState.DOWN, failure.detail if OTHER_SERVERS in failure.detail else nothing
     if failure.kind is FailureKind.TIMEOUT:
         of_server = (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
         good = [state.last_known[source].at for source in of_server if source in state.last_known]
@@ -103,18 +102,6 @@ def _unhealthy(state: TargetState, now: float, failure: Failure) -> tuple[Backen
     if failure.kind in (FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND):
         return BackendState.UNKNOWN, f"it answers, but not like llama-server ({failure}); is the address right?"
     return BackendState.DOWN, str(failure)
-
-
-def _is_key_refused(state: TargetState, readings: Sequence[Reading[Any]]) -> bool:
-    """Whether an endpoint refuses the key, and none has taken it since the refusals began."""
-    refused = [
-        state.refused_since.get(reading.source, reading.at)
-        for reading in readings
-        if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED
-    ]
-    # A server that says an endpoint is switched off has checked the key first.
-    taken = (reading for reading in readings if reading.failure is None or reading.failure.kind is FailureKind.DISABLED)
-    return bool(refused) and not any(reading.at > max(refused) for reading in taken)
 
 
 STUCK = "this build never waits there, so its inference loop is stuck: restart it"
@@ -129,7 +116,8 @@ def _healthy(state: TargetState, now: float, signs: ServerSigns) -> tuple[Backen
     current = [(name, reading) for name, reading in looks if reading is not None and reading.at >= since]
     failures = [(name, reading.failure) for name, reading in current if reading.failure is not None]
     kinds = {failure.kind for _, failure in failures}
-    if _is_key_refused(state, [reading for _, reading in current]):
+    # Where another endpoint answers, or is switched off, which it says after it has checked the key, the key is good.
+    if FailureKind.UNAUTHORIZED in kinds and len(failures) == len(current) and FailureKind.DISABLED not in kinds:
         return BackendState.UNAUTHORIZED, _UNAUTHORIZED
     if FailureKind.LOADING in kinds:
         return BackendState.LOADING, "the model is loading"
@@ -163,34 +151,22 @@ def _without_model(found: RouterModels) -> str:
     )
 
 
-# One line of time out of alerts, applies, restarts and changes of state.
-
-
 def events(
     happened: Iterable[TimelineEvent], alerts: AlertsPicture, applies: Iterable[ApplyMark]
 ) -> tuple[TimelineEvent, ...]:
-    """All events, oldest first. `happened` are restarts and changes of state."""
-    found = [*happened, *map(of_alert, (*alerts.past, *alerts.active)), *map(of_apply, applies)]
-    return tuple(sorted(found, key=lambda timeline_event: timeline_event.at))
+    """One line of time, oldest first. `happened` are restarts and changes of state."""
+    changes = (
+        TimelineEvent(m.wall, EventKind.APPLY, m.text, detail=str(m.record.outcome), ref=str(m.record.number))
+        for m in applies
+    )
+    found = [*happened, *map(of_alert, (*alerts.past, *alerts.active)), *changes]
+    return tuple(sorted(found, key=lambda event: event.at))
 
 
 def of_alert(alert: Alert) -> TimelineEvent:
     """An alert, from its beginning to its end."""
-    return TimelineEvent(
-        at=alert.since,
-        kind=EventKind.ALERT,
-        title=alert.title,
-        severity=alert.severity,
-        ended=alert.ended,
-        detail=alert.summary,
-        ref=alert.rule,
-    )
-
-
-def of_apply(mark: ApplyMark) -> TimelineEvent:
-    """An apply."""
-    apply = mark.record
-    return TimelineEvent(mark.wall, EventKind.APPLY, mark.text, detail=str(apply.outcome), ref=str(apply.number))
+    fields = (alert.title, alert.severity, alert.ended, alert.summary, alert.rule)
+    return TimelineEvent(alert.since, EventKind.ALERT, *fields)
 
 
 _TOTALS = tuple(Counters.__struct_fields__)
@@ -258,8 +234,8 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         model_path=props.model_path if props else None,
         n_ctx=props.n_ctx if props else None,
         uptime_s=state.uptime(now, wall) if verdict is not BackendState.DOWN or _lives(state) else None,
-        prefill=_rate(state.prefill, now, lifetime[0]),
-        decode=_rate(state.decode, now, lifetime[1]),
+        prefill=_rate(state.rates[Metric.PREFILL], now, lifetime[0]),
+        decode=_rate(state.rates[Metric.DECODE], now, lifetime[1]),
         requests_processing=gauges.requests_processing if gauges else None,
         requests_deferred=gauges.requests_deferred if gauges else None,
         requests_finished=state.log.whole(state.log.finished),
@@ -345,17 +321,10 @@ def _slot(state: TargetState, slot: Slot, now: float) -> SlotPicture:
         decoded=slot.n_decoded if slot.is_processing else None,
         remaining=slot.n_remain,
         progress=progress,
-        tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id) or (_step_rate(steps) if live else None),
+        tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id),
         acceptance=steps.drafts.acceptance if steps is not None and live else None,
         signs=state.slot_watch.signs(now, slot, state.decode_calls, state.log.slot_steps),
     )
-
-
-def _step_rate(steps: SlotSteps | None) -> float | None:
-    """Tokens per second of a task too short for two looks at /slots, from the time stamps of its verification steps."""
-    if steps is None or steps.first_s is None or steps.last_s is None:
-        return None
-    return speed(steps.drafts.tokens, (steps.last_s - steps.first_s) * 1000.0, DECODE)
 
 
 def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:
@@ -405,26 +374,18 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     from specdash.llama.log.safe import safe_sample
 
     pictures = []
-    for view in state.log.storms.newest_first:
-        known = warning_class(view.warning)
+    for storm in state.log.storms.newest_first:
+        known = warning_class(storm.seen.warning)
         pictures.append(
-            WarningPicture(
-                warning=view.warning,
+            replace(
+                storm.seen,
                 title=known.title,
                 severity=str(known.severity),
-                count=view.count,
-                per_minute=float(view.per_minute(now)),
-                first_age_s=max(0.0, now - view.first_at),
-                last_age_s=max(0.0, now - view.last_at),
-                sample=safe_sample(view.warning, view.sample),
                 note=known.note,
-                peak_per_minute=float(view.peak_per_minute),
-                slots=view.slots.ids,
-                tasks=view.tasks.ids,
-                tasks_touched=view.tasks_touched,
-                slots_at_least=view.slots.more,
-                tasks_at_least=view.tasks.more,
-                is_former=view.is_former,
+                sample=safe_sample(storm.seen.warning, storm.seen.sample),
+                per_minute=storm.per_minute(now),
+                first_age_s=max(0.0, now - storm.first_at),
+                last_age_s=max(0.0, now - storm.last_at),
                 is_whole=state.log.since_wall is None,
             )
         )

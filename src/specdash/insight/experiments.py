@@ -4,6 +4,8 @@ in docs/experiments.md."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from enum import StrEnum
+from itertools import takewhile
 from math import expm1, log
 from typing import TYPE_CHECKING
 
@@ -11,17 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
-from specdash.insight.picture import (
-    ENOUGH,
-    ApplyMark,
-    ExperimentCard,
-    ExperimentSide,
-    ExperimentVerdict,
-    MeasureComparison,
-    MeasureName,
-)
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of, share
+from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio, ratio_of
 from specdash.system.text import percent, shortened
 
 if TYPE_CHECKING:
@@ -30,6 +23,88 @@ if TYPE_CHECKING:
     from specdash.insight.request import ServedRequest
 
     Sides = tuple[tuple[ServedRequest, ...], tuple[ServedRequest, ...]]
+
+
+ENOUGH = 12
+"""Requests that each side needs before a difference is reported."""
+
+
+class ApplyMark(Struct, frozen=True):
+    """One apply: when it changed what runs (`wall`, and how long ago), and what it changed in short."""
+
+    record: ApplyRecord
+    age_s: float
+    wall: float
+    text: str
+    """`DRAFT_MAX 4→12`; of several changes the first one and how many more. Secrets are masked."""
+
+    @property
+    def name(self) -> str:
+        """`apply 7`; `restart` of one whose build changed, which no apply was."""
+        return f"{self.record.kind} {self.record.number}" if self.record.number else "restart"
+
+
+class MeasureName(StrEnum):
+    """What is compared."""
+
+    ACCEPTANCE = "acceptance"
+    """Accepted over generated draft tokens."""
+    DECODE = "decode"
+    PREFILL = "prefill"
+    TTFT = "ttft"
+    """Seconds to the first token."""
+
+
+class ExperimentVerdict(StrEnum):
+    """The result of a comparison."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    UNCLEAR = "no clear difference"
+    TOO_FEW = "not enough data"
+
+
+class ExperimentSide(Struct, frozen=True):
+    """One measure of the requests of one side: how many, the median (of acceptance the ratio of sums), and the
+    quartiles of single requests."""
+
+    count: int = 0
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class MeasureComparison(Struct, frozen=True):
+    """One measure before and after. `change` is after less before, with its 95 % interval; None without a value on
+    either side, and the interval None where data do not suffice."""
+
+    name: MeasureName
+    source: str
+    """Where the values come from, in words."""
+    before: ExperimentSide
+    after: ExperimentSide
+    is_relative: bool
+    """Whether `change` is a share of the value before (0.12 is 12 % more), or a difference of fractions."""
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ExperimentVerdict = ExperimentVerdict.TOO_FEW
+
+    @property
+    def words(self) -> str:
+        """The verdict in words, with how many requests there are where they do not suffice."""
+        if self.verdict is not ExperimentVerdict.TOO_FEW:
+            return str(self.verdict)
+        return f"{self.verdict} ({min(self.before.count, self.after.count)} of {ENOUGH} requests)"
+
+
+class ExperimentCard(Struct, frozen=True):
+    """What the newest apply changed in practice."""
+
+    mark: ApplyMark
+    measures: tuple[MeasureComparison, ...]
+    caveats: tuple[str, ...] = ()
+    """What makes the comparison unfair, in sentences without a full stop."""
 
 
 LEAST = 5
@@ -46,25 +121,15 @@ LEAST_CHANGE = 0.02
 """Two starts of one configuration differ by as much; a smaller change of speed is not called one."""
 LEAST_POINTS = 0.01
 """The same for acceptance, as a fraction."""
-_BEFORE_RESTART = (
-    ApplyStep.LOCK,
-    ApplyStep.PREFLIGHT,
-    ApplyStep.BACKUP,
-    ApplyStep.HOLD,
-    ApplyStep.DRAIN,
-    ApplyStep.WRITE,
-)
 _CHANGED = (ApplyOutcome.APPLIED, ApplyOutcome.ROLLBACK_FAILED)
 """Outcomes after which something else may run than before."""
-_PREFIXES = ("LLAMA_", "PROXY_")
 _TEXT_VALUE = 16
 
 
 def restarted_at(record: ApplyRecord) -> float:
-    """When an apply replaced what ran; its begin where it replaced nothing, or does not tell."""
-    if str(ApplyStep.RESTART) not in record.step_seconds:
-        return record.at
-    spent = sum(record.step_seconds.get(str(step), 0.0) for step in _BEFORE_RESTART)
+    """When an apply replaced what ran; its begin where it replaced nothing, or does not say."""
+    steps = record.step_seconds if str(ApplyStep.RESTART) in record.step_seconds else {}
+    spent = sum(seconds for _, seconds in takewhile(lambda step: step[0] != ApplyStep.RESTART, steps.items()))
     return min(record.at + spent, max(record.ended_at, record.at))
 
 
@@ -73,9 +138,7 @@ def short_text(record: ApplyRecord) -> str:
     if not record.changes:
         return record.profile or str(record.kind)
     first = record.changes[0]
-    name = first.key
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
+    name = first.key.removeprefix("LLAMA_").removeprefix("PROXY_")
     more = f" +{len(record.changes) - 1}" if len(record.changes) > 1 else ""
     return f"{name} {_short_value(first.before)}→{_short_value(first.after)}{more}"
 
@@ -85,14 +148,6 @@ def _short_value(value: str | None) -> str:
         return "unset"
     shown = value.rstrip("/").rpartition("/")[2] if value.startswith(("/", "~")) else value
     return shortened(shown, _TEXT_VALUE) or '""'
-
-
-def subject(records: Sequence[ApplyRecord]) -> int | None:
-    """The index of the newest apply that changed something, None when none did."""
-    for index in range(len(records) - 1, -1, -1):
-        if records[index].outcome is ApplyOutcome.APPLIED and records[index].changes:
-            return index
-    return None
 
 
 class SideSpan(Struct, frozen=True):
@@ -105,43 +160,35 @@ class SideSpan(Struct, frozen=True):
     end: float
     breaks: tuple[tuple[float, float], ...] = ()
 
-    def within(self, samples: Iterable[ServedRequest]) -> list[ServedRequest]:
-        """The requests from `start` to `end`, in the order in which they began."""
-        return sorted(
-            (sample for sample in samples if self.start <= sample.began and sample.ended <= self.end),
-            key=lambda request_sample: request_sample.began,
-        )
-
-    def fair(self, ordered: Sequence[ServedRequest], late_s: float) -> tuple[ServedRequest, ...]:
-        """Those of them that no apply touched, and that were not the first after one."""
-        begins = [request_sample.began for request_sample in ordered]
+    def fair(self, samples: Iterable[ServedRequest], late_s: float) -> tuple[ServedRequest, ...]:
+        """Its requests in the order in which they began, without those that an apply touched, and the first after
+        one."""
+        inside = [sample for sample in samples if self.start <= sample.began and sample.ended <= self.end]
+        inside.sort(key=lambda sample: sample.began)
+        begins = [sample.began for sample in inside]
         cold = {bisect_left(begins, right + late_s) for _, right in self.breaks}
         return tuple(
-            request_sample
-            for index, request_sample in enumerate(ordered)
+            sample
+            for index, sample in enumerate(inside)
             if index not in cold
-            and all(
-                request_sample.ended <= left or request_sample.began >= right + late_s for left, right in self.breaks
-            )
+            and all(sample.ended <= left or sample.began >= right + late_s for left, right in self.breaks)
         )
 
 
 def spans(records: Sequence[ApplyRecord], index: int) -> tuple[SideSpan, SideSpan]:
     """The time before and the time after the apply at `index`."""
     here = records[index]
-    restart = restarted_at(here)
     changed = [at for at, record in enumerate(records) if record.outcome in _CHANGED]
     first = max((at for at in changed if at < index), default=None)
     last = min((at for at in changed if at > index), default=None)
-    previous = records[first] if first is not None else None
-    following = records[last] if last is not None else None
     breaks = tuple(
         (restarted_at(record), max(record.ended_at, restarted_at(record)))
         for record in records[first or 0 : None if last is None else last + 1]
         if record.outcome is not ApplyOutcome.REFUSED
     )
-    since = max(previous.ended_at, restart - BACK_S) if previous is not None else restart - BACK_S
-    until = restarted_at(following) if following is not None else float("inf")
+    restart = restarted_at(here)
+    since = max(restart - BACK_S, records[first].ended_at if first is not None else 0.0)
+    until = restarted_at(records[last]) if last is not None else float("inf")
     return SideSpan(since, restart, breaks), SideSpan(max(here.ended_at, restart), until, breaks)
 
 
@@ -228,49 +275,39 @@ def caveats(measures: Sequence[MeasureComparison], logged: Sides, told: Sides) -
 
 def _differences(sides: Sides) -> Iterable[str]:
     """In what the requests of the two sides differ."""
-    lengths: tuple[tuple[str, Callable[[ServedRequest], int | None]], ...] = (
-        ("prompts", lambda request: request.prompt_tokens),
-        ("answers", lambda request: request.decode_tokens),
-    )
-    for what, length in lengths:
-        before, after = (median(length(request) for request in side) for side in sides)
+    for what, name in (("prompts", "prompt_tokens"), ("answers", "decode_tokens")):
+        before, after = (median(getattr(request, name) for request in side) for side in sides)
         if before and after and max(before, after) > TIMES * min(before, after):
             times, how = (after / before, "longer") if after > before else (before / after, "shorter")
             yield f"{what} are {times:.1f}x {how} after ({before:.0f}, then {after:.0f} tokens)"
     before, after = (_at_once(side) for side in sides)
     if before and after and max(before, after) > BUSY_TIMES * min(before, after):
         yield f"{before:.1f} requests ran at a time before, {after:.1f} after"
-    before, after = (_cached_share(side) for side in sides)
+    before, after = (
+        ratio(
+            (request.cached_tokens, request.prompt_tokens or 0) for request in side if request.cached_tokens is not None
+        )
+        for side in sides
+    )
     if before is not None and after is not None and abs(before - after) > CACHED_APART:
         yield f"the prompt cache gave {percent(before)} of the prompt tokens before, {percent(after)} after"
 
 
 def _at_once(samples: Iterable[ServedRequest]) -> float | None:
     """How many requests ran at a time, on average over the time in which any ran; None without one that took time."""
-    spans = sorted((sample.began, sample.ended) for sample in samples if sample.ended > sample.began)
-    if not spans:
-        return None
-    covered, end = 0.0, spans[0][0]
-    for left, right in spans:
-        covered += max(0.0, right - max(left, end))
+    end, parts = float("-inf"), []
+    for left, right in sorted((sample.began, sample.ended) for sample in samples):
+        parts.append((right - left, max(0.0, right - max(left, end))))
         end = max(end, right)
-    return sum(right - left for left, right in spans) / covered
-
-
-def _cached_share(samples: Iterable[ServedRequest]) -> float | None:
-    known = [one for one in samples if one.cached_tokens is not None and one.prompt_tokens]
-    return share(sum(one.cached_tokens or 0 for one in known), sum(one.prompt_tokens or 0 for one in known))
+    return ratio(parts)
 
 
 class _Kept(Struct):
-    """The requests of one change so far: what the bounded store of samples has dropped stays here."""
+    """What is compared of one change; a side is full once, and outlives the store of samples."""
 
     record: ApplyRecord
-    logged: Sides = ((), ())
-    told: Sides = ((), ())
-    """Within the spans, cold ones and those of breaks included."""
-    fair: tuple[Sides, Sides] | None = None
-    """What was compared."""
+    sides: tuple[Sides, Sides] = (((), ()), ((), ()))
+    """Of the log, and of the proxy's events."""
     measures: tuple[MeasureComparison, ...] = ()
     caveats: tuple[str, ...] = ()
 
@@ -286,10 +323,6 @@ class Experiments:
         self._kept: _Kept | None = None
         self._seen: tuple[object, ...] = ()
 
-    def set_records(self, records: tuple[ApplyRecord, ...]) -> None:
-        """All applies there are, oldest first."""
-        self.records = records
-
     def settle(self, now: float, wall: float) -> None:
         """Date what came since the last look, and compare it; `now` and `wall` are one moment.
 
@@ -301,13 +334,23 @@ class Experiments:
             return
         self._seen = seen
         rebuilt = _rebuilt(self.samples.rebuilt, self.records)
-        records = tuple(sorted((*self.records, *rebuilt), key=restarted_at)) if rebuilt else self.records
-        index = subject(records)
+        records = sorted((*self.records, *rebuilt), key=restarted_at)
+        # The newest apply that changed something.
+        index = max(
+            (at for at, record in enumerate(records) if record.outcome is ApplyOutcome.APPLIED and record.changes),
+            default=None,
+        )
         if index is None:
             return
-        if self._kept is None or self._kept.record != records[index]:
-            self._kept = _Kept(records[index])
-        self._compare(self._kept, spans(records, index))
+        kept = self._kept
+        if kept is None or kept.record != records[index]:
+            kept = self._kept = _Kept(records[index])
+        both = spans(records, index)
+        logged, told = self.samples.logged, self.samples.told.values()
+        sides = _sides(both, kept.sides[0], logged, LATE_S), _sides(both, kept.sides[1], told, 0.0)
+        if sides != kept.sides or not kept.measures:
+            kept.sides, kept.measures = sides, compare(*sides)
+            kept.caveats = caveats(kept.measures, *sides)
 
     def marks(self, wall: float) -> tuple[ApplyMark, ...]:
         """All applies, oldest first, as of Unix time `wall`."""
@@ -319,15 +362,6 @@ class Experiments:
         if kept is None or (kept.record.number and kept.record not in self.records):
             return None
         return ExperimentCard(_mark(kept.record, wall), kept.measures, kept.caveats)
-
-    def _compare(self, kept: _Kept, both: tuple[SideSpan, SideSpan]) -> None:
-        kept.logged = _gathered(both, kept.logged, self.samples.logged)
-        kept.told = _gathered(both, kept.told, self.samples.told.values())
-        fair = _fair(both, kept.logged, LATE_S), _fair(both, kept.told, 0.0)
-        if fair != kept.fair:
-            kept.fair = fair
-            kept.measures = compare(*fair)
-            kept.caveats = caveats(kept.measures, *fair)
 
 
 def _mark(record: ApplyRecord, wall: float) -> ApplyMark:
@@ -350,11 +384,9 @@ def _rebuilt(
     return (ApplyRecord(0, at, max(at, first.began - 2 * LATE_S), ApplyKind.APPLY, ApplyOutcome.APPLIED, (change,)),)
 
 
-def _gathered(both: tuple[SideSpan, SideSpan], kept: Sides, samples: Iterable[ServedRequest]) -> Sides:
-    """The requests nearest to the change on each side, of those kept and those that came."""
-    every = {id(request_sample): request_sample for side in (*kept, samples) for request_sample in side}.values()
-    return tuple(both[0].within(every)[-2 * MOST :]), tuple(both[1].within(every)[: 2 * MOST])
-
-
-def _fair(both: tuple[SideSpan, SideSpan], sides: Sides, late_s: float) -> Sides:
-    return both[0].fair(sides[0], late_s)[-MOST:], both[1].fair(sides[1], late_s)[:MOST]
+def _sides(both: tuple[SideSpan, SideSpan], kept: Sides, samples: Iterable[ServedRequest], late_s: float) -> Sides:
+    """The requests nearest to the change on each side."""
+    if len(kept[1]) >= MOST:
+        return kept
+    samples = list(samples)
+    return both[0].fair(samples, late_s)[-MOST:], both[1].fair(samples, late_s)[:MOST]

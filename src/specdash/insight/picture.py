@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from specdash.core.log_facts import UNTOUCHED, Touched
 from specdash.core.proxy_events import RequestOutcome, RequestPhase
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import Drafting
@@ -19,11 +20,12 @@ from specdash.insight.progress import ServerSigns
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from specdash.core.changes import ApplyRecord
+    from specdash.core.log_facts import SpeculativeStatistics
     from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
     from specdash.core.readings import FailureKind, Gpu, Host, ProcessTree, SchedulingDelay
     from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
     from specdash.core.speculation import MemoryKind, PublishedAcceptance, Rollback
+    from specdash.insight.experiments import ApplyMark, ExperimentCard
     from specdash.insight.progress import SlotSigns
     from specdash.insight.proxy.read_again import ReadAgainSum
     from specdash.insight.request import ServedRequest
@@ -125,8 +127,8 @@ class ReplayFigures(Struct, frozen=True):
     """What replays cost over some time."""
 
     basis: str = ""
-    """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; `requests`: from the log's
-    lines at the end of the latest requests; "" for none of them. Only a trace tells replays apart."""
+    """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; "" for neither. Only a
+    trace tells replays apart."""
     steps: int = 0
     """Verification steps, replays not counted."""
     replays: int = 0
@@ -299,43 +301,6 @@ class Paying(StrEnum):
     UNKNOWN = "unknown"
 
 
-class GroupFigures(Struct, frozen=True):
-    """One group of requests: a bucket of context lengths, or a phase of the work."""
-
-    name: str
-    requests: int
-    acceptance: float | None = None
-    mean_accepted_length: float | None = None
-    decode_rate: float | None = None
-    """Tokens over decode time, of one request."""
-    speedup: float | None = None
-
-
-class TypeFigures(Struct, frozen=True):
-    """One speculative implementation of a chain, since the server's start."""
-
-    type: str
-    drafts: int
-    """Drafts that it made."""
-    drafts_accepted: int
-    """Of them, those with at least one accepted token."""
-    tokens_drafted: int
-    tokens_accepted: int
-    acceptance: float | None = None
-    mean_accepted_length: float | None = None
-    acceptance_per_position: tuple[float, ...] = ()
-    seconds: float | None = None
-    """Time spent drafting."""
-
-
-class SpeedUpNeed(StrEnum):
-    """What would narrow the interval of a measured speed-up most, in words."""
-
-    REQUESTS = "more requests"
-    BASELINE = "a new baseline"
-    """The one there is wide itself, or old."""
-
-
 class SpeedUpPicture(Struct, frozen=True):
     """Net speed-up of decode against no speculation, over the window: 1 is no gain, below 1 it hurts."""
 
@@ -349,7 +314,8 @@ class SpeedUpPicture(Struct, frozen=True):
     """What it rests on, or why it is not known and what to do."""
     requests: int = 0
     """Finished requests that it rests on."""
-    need: SpeedUpNeed = SpeedUpNeed.REQUESTS
+    needs_baseline: bool = False
+    """A new baseline would narrow the interval most: the one there is is wide itself, or old."""
     baseline: Baseline | None = None
     """The recorded one nearest to them."""
     decode_rate: float | None = None
@@ -364,94 +330,9 @@ class SpeedUpPicture(Struct, frozen=True):
     """Tokens per verification step at which the speed-up is 1, with the cost of a step as it is."""
     break_even_acceptance: float | None = None
     """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
-    by_context: tuple[GroupFigures, ...] = ()
-    """By context length at the request's end, shortest first."""
-    by_phase: tuple[GroupFigures, ...] = ()
-    """By kind of work."""
-    by_type: tuple[TypeFigures, ...] = ()
-    """Per speculative implementation, in their order of priority; empty where the log does not tell."""
-
-
-ENOUGH = 12
-"""Requests that each side needs before a difference is reported."""
-
-
-class ApplyMark(Struct, frozen=True):
-    """One apply: when it changed what runs (`wall`, and how long ago), and what it changed in short."""
-
-    record: ApplyRecord
-    age_s: float
-    wall: float
-    text: str
-    """`DRAFT_MAX 4→12`; of several changes the first one and how many more. Secrets are masked."""
-
-    @property
-    def name(self) -> str:
-        """`apply 7`; `restart` of one whose build changed, which no apply was."""
-        return f"{self.record.kind} {self.record.number}" if self.record.number else "restart"
-
-
-class MeasureName(StrEnum):
-    """What is compared."""
-
-    ACCEPTANCE = "acceptance"
-    """Accepted over generated draft tokens."""
-    DECODE = "decode"
-    PREFILL = "prefill"
-    TTFT = "ttft"
-    """Seconds to the first token."""
-
-
-class ExperimentVerdict(StrEnum):
-    """The result of a comparison."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    UNCLEAR = "no clear difference"
-    TOO_FEW = "not enough data"
-
-
-class ExperimentSide(Struct, frozen=True):
-    """One measure of the requests of one side: how many, the median (of acceptance the ratio of sums), and the
-    quartiles of single requests."""
-
-    count: int = 0
-    value: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-
-
-class MeasureComparison(Struct, frozen=True):
-    """One measure before and after. `change` is after less before, with its 95 % interval; None without a value on
-    either side, and the interval None where data do not suffice."""
-
-    name: MeasureName
-    source: str
-    """Where the values come from, in words."""
-    before: ExperimentSide
-    after: ExperimentSide
-    is_relative: bool
-    """Whether `change` is a share of the value before (0.12 is 12 % more), or a difference of fractions."""
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
-    verdict: ExperimentVerdict = ExperimentVerdict.TOO_FEW
-
-    @property
-    def words(self) -> str:
-        """The verdict in words, with how many requests there are where they do not suffice."""
-        if self.verdict is not ExperimentVerdict.TOO_FEW:
-            return str(self.verdict)
-        return f"{self.verdict} ({min(self.before.count, self.after.count)} of {ENOUGH} requests)"
-
-
-class ExperimentCard(Struct, frozen=True):
-    """What the newest apply changed in practice."""
-
-    mark: ApplyMark
-    measures: tuple[MeasureComparison, ...]
-    caveats: tuple[str, ...] = ()
-    """What makes the comparison unfair, in sentences without a full stop."""
+    by_type: tuple[SpeculativeStatistics, ...] = ()
+    """Per speculative implementation of a chain, since the server's start, in their order of priority; empty where the
+    log does not tell."""
 
 
 NAME_PROXY = "start specdash with --proxy-url http://127.0.0.1:4000, and --proxy-log FILE for its events"
@@ -743,28 +624,25 @@ class WarningPicture(Struct, frozen=True):
     """One warning class: total seen, events per minute over the last minute, ages of the first and the last line."""
 
     warning: str
-    title: str
-    severity: str
+    title: str = ""
+    severity: str = ""
     """`error`, `warning` or `notice`."""
-    count: int
+    count: int = 0
     """Lines that were read."""
-    per_minute: float
-    first_age_s: float
-    last_age_s: float
-    sample: str
+    per_minute: float = 0.0
+    first_age_s: float = 0.0
+    last_age_s: float = 0.0
+    sample: str = ""
     note: str = ""
     """What the class means and when it is normal."""
     peak_per_minute: float = 0.0
     """The most lines that any minute had while we looked."""
-    slots: tuple[int, ...] = ()
-    """Slots that the lines are about, the latest last; bounded."""
-    tasks: tuple[int, ...] = ()
+    slots: Touched = UNTOUCHED
+    """Slots that the lines are about, the latest last."""
+    tasks: Touched = UNTOUCHED
     """Tasks of the server that writes now, likewise."""
     tasks_touched: int = 0
-    """How many tasks of all servers."""
-    slots_at_least: bool = False
-    tasks_at_least: bool = False
-    """There are or may be more than are counted."""
+    """How many tasks of all servers, at least where `tasks.more`."""
     is_former: bool = False
     """No line is of the server that writes the log now: it was another one."""
     is_whole: bool = True

@@ -6,37 +6,17 @@ from collections import deque
 from enum import StrEnum
 from itertools import zip_longest
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.log_facts import (
-    AcceptancePerPosition,
-    CheckpointEvent,
-    DecodeProgress,
-    DecodeTiming,
-    LogFact,
-    PrefillProgress,
-    PromptReused,
-    PromptStarted,
-    PromptTiming,
-    RequestAcceptance,
-    ServerEvent,
-    SlotSelected,
-    TaskCancelled,
-    TaskFailed,
-    TaskLaunched,
-    TaskReleased,
-    TotalTiming,
-    VerificationSteps,
-)
+from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, plausible_rate, speed
 from specdash.core.readings import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
     from specdash.core.proxy_events import RequestEvent
@@ -65,7 +45,7 @@ class DraftTally(Struct, frozen=True):
     span_calls: int = 0
 
     @staticmethod
-    def of_steps(fact: VerificationSteps, since_s: float | None = None) -> DraftTally:
+    def of_steps(fact: log_facts.VerificationSteps, since_s: float | None = None) -> DraftTally:
         """Traced steps; `since_s` is the time stamp of the task's step before them, None where there is none."""
         begin = since_s if since_s is not None else fact.first_s
         calls = fact.steps + fact.replays - (since_s is None)
@@ -249,8 +229,15 @@ class ServedRequest(Struct):
 
     @property
     def drafts(self) -> DraftTally:
-        """Its draft tokens; nothing where they are not known."""
-        return drafts_of((self,))
+        """Its draft tokens; nothing where they are not known. Untraced steps are from the printed mean length, which
+        has two decimals, replays not counted."""
+        if not self.draft_generated or self.draft_accepted is None:
+            return NO_DRAFTS
+        steps, length = self.steps.steps or 0, self.mean_accepted_length or 0.0
+        if not steps and self.draft_accepted and length > 1:
+            steps = round(self.draft_accepted / (length - 1))
+        positions = tuple(steps * rate for rate in self.acceptance_per_position or ())
+        return DraftTally(self.draft_generated, self.draft_accepted, steps, positions)
 
     @property
     def acceptance(self) -> float | None:
@@ -294,10 +281,7 @@ class ServedRequest(Struct):
 
     def aged(self, age_s: float) -> ServedRequest:
         """The same, `age_s` seconds after its end."""
-        # As `replace`, in a third of the time: every picture has a hundred of them.
-        request = ServedRequest(*_values(self))
-        request.ended_age_s = age_s
-        return request
+        return replace(self, ended_age_s=age_s)
 
     def date(self, ended: float) -> None:
         """Say when it ended, in Unix time."""
@@ -354,9 +338,6 @@ def _purpose(event: RequestEvent) -> RequestPurpose | None:
 
 def _seconds(ms: float | None) -> float | None:
     return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
-
-
-_values = attrgetter(*ServedRequest.__struct_fields__)
 
 
 # Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers.
@@ -439,31 +420,28 @@ class Samples:
 # same assembler serves a live log.
 
 
-_MAX_OPEN = 1024
 _MAX_ENDED = 256
 
 
-_COPIED: dict[type[LogFact], tuple[tuple[str, str], ...]] = {
-    PromptStarted: (("prompt_total_tokens", "prompt_tokens"),),
-    PromptReused: (("prompt_cached", "cached_tokens"),),
-    PrefillProgress: (),
-    DecodeProgress: (("decode_tokens_seen", "n_decoded"),),
-    PromptTiming: (("prompt_ms", "ms"), ("processed_tokens", "tokens")),
-    DecodeTiming: (("decode_ms", "ms"), ("decode_tokens", "tokens")),
-    TotalTiming: (("total_ms", "ms"),),
-    RequestAcceptance: (
+_COPIED: dict[type[log_facts.LogFact], tuple[tuple[str, str], ...]] = {
+    log_facts.PromptStarted: (("prompt_total_tokens", "prompt_tokens"),),
+    log_facts.PromptReused: (("prompt_cached", "cached_tokens"),),
+    log_facts.PrefillProgress: (),
+    log_facts.DecodeProgress: (("decode_tokens_seen", "n_decoded"),),
+    log_facts.PromptTiming: (("prompt_ms", "ms"), ("processed_tokens", "tokens")),
+    log_facts.DecodeTiming: (("decode_ms", "ms"), ("decode_tokens", "tokens")),
+    log_facts.TotalTiming: (("total_ms", "ms"),),
+    log_facts.RequestAcceptance: (
         ("draft_generated", "generated"),
         ("draft_accepted", "accepted"),
         ("mean_accepted_length", "mean_accepted_length"),
         ("acceptance_per_position", "per_position"),
     ),
-    AcceptancePerPosition: (("acceptance_per_position", "rates"),),
+    log_facts.AcceptancePerPosition: (("acceptance_per_position", "rates"),),
 }
 """Which fields of a request have which fields of a fact about it, where those are known."""
 _ONCE = frozenset({"prompt_ms", "decode_ms", "total_ms", "draft_generated"})
 """Of a line that comes once: what has it already is another request."""
-_EARLY = PromptStarted | PromptReused | PrefillProgress | DecodeProgress
-"""From before a request's timings: what has timings already is another one."""
 
 
 class RequestAssembler:
@@ -477,11 +455,11 @@ class RequestAssembler:
         self._open: dict[int | None, ServedRequest] = {}
         """By slot; None for timings that name no slot."""
         self._ended: deque[int | None] = deque(maxlen=_MAX_ENDED)
-        self._selections: dict[int, SlotSelected] = {}
+        self._selections: dict[int, log_facts.SlotSelected] = {}
         """How slots were picked whose tasks have not begun yet."""
         self._done: list[ServedRequest] = []
 
-    def feed(self, facts: Iterable[LogFact]) -> list[ServedRequest]:
+    def feed(self, facts: Iterable[log_facts.LogFact]) -> list[ServedRequest]:
         """Take facts in; give the requests that ended, in the order in which they did."""
         for fact in facts:
             self._take(fact)
@@ -494,56 +472,46 @@ class RequestAssembler:
             self._end(key)
         return self.feed(())
 
-    def _take(self, fact: LogFact) -> None:
+    def _take(self, fact: log_facts.LogFact) -> None:
         match fact:
-            case VerificationSteps():
+            case log_facts.VerificationSteps():
                 self._of(fact).steps += DraftTally.of_steps(fact)
-            case SlotSelected():
-                known = self._open.get(fact.slot)
-                if known is not None and known.finished:
+            case log_facts.SlotSelected():
+                if (known := self._open.get(fact.slot)) is not None and known.finished:
                     self._end(fact.slot)
-                if len(self._selections) >= _MAX_OPEN:
-                    self._selections.clear()
                 self._selections[fact.slot] = fact
-            case TaskLaunched():
+            case log_facts.TaskLaunched():
                 self._launched(fact)
-            case CheckpointEvent(action="full_reprocess") if fact.slot in self._open:
+            case log_facts.CheckpointEvent(action="full_reprocess") if fact.slot in self._open:
                 self._open[fact.slot].no_checkpoint = True
-            case TaskReleased():
+            case log_facts.TaskReleased():
                 self._released(fact)
-            case TaskCancelled():
+            case log_facts.TaskCancelled():
                 self._stopped(fact, None)
-            case TaskFailed():
+            case log_facts.TaskFailed():
                 self._stopped(fact, fact.error)
-            case ServerEvent():
+            case log_facts.ServerEvent():
                 self._event(fact)
             case _ if (copied := _COPIED.get(type(fact))) is not None:
                 self._copy(fact, copied)
 
-    def _copy(self, fact: Any, copied: Iterable[tuple[str, str]]) -> None:
-        known = self._open.get(fact.slot)
-        if known is not None and (
-            known.timed or known.finished
-            if isinstance(fact, _EARLY)
-            else any(name in _ONCE and getattr(known, name) is not None for name, _ in copied)
-        ):
-            self._end(fact.slot)
-        request = self._of(fact)
-        for name, key in copied:
-            value = getattr(fact, key)
-            if value is not None and (name != "prompt_cached" or request.prompt_cached is None):
-                setattr(request, name, value)
-
-    def _launched(self, fact: TaskLaunched) -> None:
+    def _launched(self, fact: log_facts.TaskLaunched) -> None:
         self._end(fact.slot)
         request = self._of(fact)
         request.started_s = fact.at_s
-        selection = self._selections.pop(fact.slot, None)
-        if selection is not None:
-            request.selected, request.similarity = selection.how, selection.similarity
-            request.kept = selection.kept
+        if (selection := self._selections.pop(fact.slot, None)) is not None:
+            request.selected, request.similarity, request.kept = selection.how, selection.similarity, selection.kept
 
-    def _event(self, fact: ServerEvent) -> None:
+    def _released(self, fact: log_facts.TaskReleased) -> None:
+        request = self._open.get(fact.slot)
+        if request is not None and request.task == fact.task:
+            request.at_s, request.truncated, request.slot_tokens = fact.at_s, fact.truncated, fact.n_tokens
+            request.finished = True
+            # Builds until 2025 print the timings after it.
+            if request.timed or request.cancelled or request.error is not None:
+                self._end(fact.slot)
+
+    def _event(self, fact: log_facts.ServerEvent) -> None:
         if fact.name == "restarted":
             for key in list(self._open):
                 self._end(key)
@@ -552,14 +520,26 @@ class RequestAssembler:
         elif (build := fact.get("build")) is not None:
             self._build = build if build != "0" else None
 
+    def _copy(self, fact: Any, copied: Sequence[tuple[str, str]]) -> None:
+        known = self._open.get(fact.slot)
+        first = copied[0][0] if copied else ""
+        if known is not None and not isinstance(fact, log_facts.AcceptancePerPosition):
+            # So is what has its timings, where the line comes before those.
+            is_other = getattr(known, first) is not None if first in _ONCE else known.timed
+            if is_other:
+                self._end(fact.slot)
+        request = self._of(fact)
+        for name, key in copied:
+            value = getattr(fact, key)
+            if value is not None and (name != "prompt_cached" or request.prompt_cached is None):
+                setattr(request, name, value)
+
     def _of(self, fact: Any) -> ServedRequest:
         """The open request that the fact is about; another request of the slot ends with it."""
         request = self._open.get(fact.slot)
         if request is None or request.task != fact.task:
             self._end(fact.slot)
             self._end(None)
-            if len(self._open) >= _MAX_OPEN:
-                self._end(next(iter(self._open)))
             request = ServedRequest(fact.slot, fact.task, self._port, self.instance, self._build)
             self._open[fact.slot] = request
         request.at_s = fact.at_s
@@ -572,60 +552,17 @@ class RequestAssembler:
             self._ended.append(request.task)
             self._done.append(request)
 
-    def _released(self, fact: TaskReleased) -> None:
-        request = self._open.get(fact.slot)
-        if request is not None and request.task == fact.task:
-            request.at_s, request.truncated, request.slot_tokens = fact.at_s, fact.truncated, fact.n_tokens
-            request.finished = True
-            # Builds until 2025 print the timings after it.
-            if request.timed or request.cancelled or request.error is not None:
-                self._end(fact.slot)
-
-    def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
+    def _stopped(self, fact: log_facts.TaskCancelled | log_facts.TaskFailed, error: str | None) -> None:
         """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
         request = next((known for known in self._open.values() if known.task == fact.task), None)
         if request is None:
-            if fact.task not in self._ended:
-                cut = ServedRequest(None, fact.task, self._port, self.instance, self._build, at_s=fact.at_s)
-                cut.cancelled, cut.error, cut.finished = error is None, error, True
-                self._ended.append(fact.task)
-                self._done.append(cut)
-            return
+            if fact.task in self._ended:
+                return
+            request = ServedRequest(None, fact.task, self._port, self.instance, self._build, at_s=fact.at_s)
+            request.finished = True
+            self._end(None)
+            self._open[None] = request
         request.cancelled = request.cancelled or error is None
         request.error = error or request.error
         if request.finished:
             self._end(request.slot)
-
-
-# Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
-
-
-def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> tuple[float, float, DraftTally]:
-    """Tokens, the first of each request apart, decode seconds and drafts of those that drafted and ended after
-    monotonic `since`; `requests` come with their ends, the newest first.
-
-    Steps are from the printed mean length, which has two decimals, replays not counted; positions where all requests
-    have them (verbosity 4).
-    """
-    tokens, seconds, drafts, all_tell = 0.0, 0.0, NO_DRAFTS, True
-    for at, request in requests:
-        if at < since:
-            break
-        steps, own = _steps(request), (request.decode_tokens or 0) - 1
-        if steps is None or own < 0 or not request.draft_generated or request.draft_accepted is None:
-            continue
-        tokens += own
-        seconds += (request.decode_ms or 0.0) / 1000.0
-        rates = request.acceptance_per_position
-        all_tell = all_tell and rates is not None
-        positions = tuple(steps * rate for rate in rates or ())
-        drafts += DraftTally(request.draft_generated, min(request.draft_accepted, own), steps, positions)
-    return tokens, seconds, drafts if all_tell else replace(drafts, per_position=())
-
-
-def _steps(request: ServedRequest) -> float | None:
-    if request.steps.steps:
-        return float(request.steps.steps)
-    if not request.draft_accepted or request.mean_accepted_length is None or request.mean_accepted_length <= 1.0:
-        return None
-    return request.draft_accepted / (request.mean_accepted_length - 1.0)

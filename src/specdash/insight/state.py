@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent
@@ -33,21 +34,16 @@ from specdash.insight.log.log_view import LogView
 from specdash.insight.picture import AlertsPicture, BackendState
 from specdash.insight.progress import LateWatch, SlotWatch
 from specdash.insight.proxy.proxy import ProxyState
-from specdash.insight.rates import (
-    RateSample,
-    SlotRates,
-    counter_rates,
-    mean_busy_slots,
-    tokens_per_decode,
-)
+from specdash.insight.rates import RateSample, SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
+from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from specdash.core.records import Alert, AlertEvent, Baseline
+    from specdash.core.records import AlertEvent, Baseline
     from specdash.core.target import Target
     from specdash.insight.observer import Memory, TargetObserver
     from specdash.insight.picture import Picture
@@ -55,24 +51,17 @@ if TYPE_CHECKING:
     from specdash.insight.rules.catalogue import Rule
 
 
-# Values that are recomputed only when their inputs have changed.
-
 T = TypeVar("T")
 
 
-class Memo:
+class Memo(dict[object, tuple[object, Any]]):
     """The last value of each name with the key that it was made of; it only saves time."""
 
-    def __init__(self) -> None:
-        self._values: dict[Hashable, tuple[object, Any]] = {}
-
-    def once(self, name: Hashable, key: object, make: Callable[[], T]) -> T:
+    def once(self, name: object, key: object, make: Callable[[], T]) -> T:
         """The value of that name, which `make` gives unless `key` is what it was made of last time."""
-        known = self._values.get(name)
-        if known is None or known[0] != key:
-            known = self._values[name] = (key, make())
-        value: T = known[1]
-        return value
+        if name not in self or self[name][0] != key:
+            self[name] = (key, make())
+        return cast("T", self[name][1])
 
 
 # The alerts of one target: the rules judged at every look at the server, and their part of the picture.
@@ -87,43 +76,36 @@ class Alerts:
     def __init__(self, rules: Sequence[Rule] | None, kept_s: float = KEEP_S) -> None:
         self.past = PictureHistory(kept_s)
         self._rules = rules
-        self._book: AlertBook | None = None
+
+    @cached_property
+    def book(self) -> AlertBook:
+        """The alerts of these rules."""
+        from specdash.insight.rules.book import AlertBook
+        from specdash.insight.rules.catalogue import shipped
+
+        return AlertBook(self._rules if self._rules is not None else shipped())
 
     def judge(self, picture: Picture, samples: Samples) -> tuple[AlertEvent, ...]:
         """What became of the alerts."""
-        book = self._kept()
         self.past.add(sample_of(picture))
-        return book.judge(RuleScene(picture, self.past, samples))
-
-    def remember(self, past: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
-        """Begin with recorded alerts (see `AlertBook.remember`)."""
-        self._kept().remember(past, active, now)
+        return self.book.judge(RuleScene(picture, self.past, samples))
 
     @property
     def keys(self) -> frozenset[tuple[str, str]]:
         """Which alerts are active."""
-        return frozenset(alert.key for alert in self._book.active) if self._book is not None else frozenset()
-
-    def _kept(self) -> AlertBook:
-        if self._book is None:
-            from specdash.insight.rules.book import AlertBook
-            from specdash.insight.rules.catalogue import shipped
-
-            self._book = AlertBook(self._rules if self._rules is not None else shipped())
-        return self._book
+        return frozenset(alert.key for alert in self.book.active) if "book" in vars(self) else frozenset()
 
     def picture(self) -> AlertsPicture:
         """Active and past alerts, and the likely cause."""
-        book = self._book
-        if book is None:
+        if "book" not in vars(self):
             return AlertsPicture()
         from specdash.insight.rules.book import likely_cause
 
-        active = book.active
-        first = likely_cause(active, book.rules)
+        book = self.book
+        first = likely_cause(book.active, book.rules)
         skipped = dict(book.unjudged)
         return AlertsPicture(
-            active=active,
+            active=book.active,
             past=tuple(book.past),
             cause=f"{first.title}: {first.summary}" if first is not None else "",
             cause_key=first.key if first is not None else None,
@@ -137,6 +119,7 @@ JUDGED_AFTER_S = 2.5
 """An answer of /health may be so long in coming."""
 OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
 """Where these fail, /health is asked at once, and says why."""
+_ANSWER_FOR_IT = (Source.HEALTH, Source.METRICS, Source.SLOTS)
 GAIN_SPAN_S = 10.0
 """Tokens per decode are of the requests that ended in so long."""
 _STEPS_FRESH_S = 5.0
@@ -187,30 +170,28 @@ class TargetState:
         """Since when each model of a router has been loading."""
         self.log = LogView()
         self.proxy = ProxyState()
-        self._probes = _probes_of(target)
+        self._probes: frozenset[int] = frozenset()
         """Tasks of the server that runs now with which its runner probed it."""
-        self.log.leave_out(self._probes)
-        self.counters.origin = _origin_of(target)
         self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
         self.memo = Memo()
-        self.prefill: deque[RateSample] = deque(maxlen=60)
-        self.decode: deque[RateSample] = deque(maxlen=60)
+        self.rates: dict[Metric, deque[RateSample]] = {
+            metric: deque(maxlen=60) for metric in (Metric.PREFILL, Metric.DECODE)
+        }
         self.gain: RateSample | None = None
         kept = min(4096, int(kept_s) + 60)
         self.series: dict[Metric, Series] = {metric: Series(kept) for metric in Metric}
         self._absent_since: float | None = None
         self.recovered_at: float | None = None
         """When /health turned good after it was not."""
-        self.refused_since: dict[Source, float] = {}
-        """Since when an endpoint has refused the key without a break."""
         self._steps_at: float | None = None
         self._busy_slots = 1.0
         self._works = 0
         """How often it began to work after it had rested."""
         self._lock = threading.Lock()
+        self._leave_out_probes()
 
     @property
     def recording_trouble(self) -> str:
@@ -245,55 +226,56 @@ class TargetState:
                     self.series[metric].append(at, value)
             self.timeline.extend(memory.events)
             self.counters.remember(memory.scrapes)
-            self.alerts.remember(memory.past, memory.active, memory.at)
+            self.alerts.book.remember(memory.past, memory.active, memory.at)
 
     def _take(self, reading: Reading[Any]) -> None:
         self._note_change(reading)
-        self.latest[reading.source] = reading
-        value = reading.value
-        if value is None:
-            self._note_absence(reading)
+        source, at = reading.source, reading.at
+        self.latest[source] = reading
+        if reading.value is None:
             return
-        self.last_known[reading.source] = reading
-        if isinstance(value, Counters):
-            self._counters(reading.at, value)
-        elif isinstance(value, Slots):
-            self._slots(reading.at, value)
-        elif isinstance(value, LogBatch):
-            self._log(reading.at, value)
-        elif isinstance(value, Host):
-            self._point(Metric.CPU, reading.at, value.cpu_utilisation)
-        elif isinstance(value, Gpus):
-            busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
-            self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)
-        elif isinstance(value, ProxyStatus):
-            self.proxy.add_status(reading.at, value)
-        elif isinstance(value, ProxyEvents):
-            self._proxy_events(value)
-        elif isinstance(value, tuple | RouterModels):
-            self._noted(reading.source, reading.at, value)
-        elif isinstance(value, Health) and value.status is HealthStatus.LOADING:
-            self._absent_since = reading.at
+        self.last_known[source] = reading
+        match reading.value:
+            case Counters() as counters:
+                self._counters(at, counters)
+            case Slots() as slots:
+                self._slots(at, slots)
+            case LogBatch() as batch:
+                self._log(at, batch)
+            case Host() as host:
+                self._point(Metric.CPU, at, host.cpu_utilisation)
+            case Gpus() as found:
+                busy = (gpu.utilisation for gpu in found.gpus if gpu.utilisation is not None)
+                self._point(Metric.GPU_UTILISATION, at, max(busy, default=None))
+            case ProxyStatus() as status:
+                self.proxy.add_status(at, status)
+            case ProxyEvents() as events:
+                self.proxy.add_events(events)
+                for event in events.events:
+                    if isinstance(event, RequestEvent):
+                        self.experiments.samples.add_event(event)
+            case RouterModels() | tuple() as records:
+                self._noted(source, at, records)
 
-    def _note_change(self, reading: Reading[Any]) -> None:
-        """What makes readings of before tell of another time."""
-        self.late.add(reading)
-        before = self.latest.get(Source.HEALTH)
-        if reading.source is Source.HEALTH and before is not None and _is_good(reading) and not _is_good(before):
-            self.recovered_at = reading.at
-        if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED:
-            self.refused_since.setdefault(reading.source, reading.at)
-        else:
-            self.refused_since.pop(reading.source, None)
-
-    def _noted(self, source: Source, at: float, value: tuple[Any, ...] | RouterModels) -> None:
-        if isinstance(value, RouterModels):
-            loading = [model.id for model in value.models if model.status is ModelStatus.LOADING]
+    def _noted(self, source: Source, at: float, records: tuple[Any, ...] | RouterModels) -> None:
+        if isinstance(records, RouterModels):
+            loading = [model.id for model in records.models if model.status is ModelStatus.LOADING]
             self.loading_since = {model: self.loading_since.get(model, at) for model in loading}
         elif source is Source.BASELINES:
-            self.baselines = value
+            self.baselines = records
         elif source is Source.APPLIES:
-            self.experiments.set_records(value)
+            self.experiments.records = records
+
+    def _note_change(self, reading: Reading[Any]) -> None:
+        """What makes readings of before those of another time."""
+        self.late.add(reading)
+        before, value = self.latest.get(Source.HEALTH), reading.value
+        kind = reading.failure.kind if reading.failure is not None else None
+        if reading.source is Source.HEALTH and before is not None and _is_good(reading) and not _is_good(before):
+            self.recovered_at = reading.at
+        absent = kind in (FailureKind.REFUSED, FailureKind.LOADING) and reading.source in _ANSWER_FOR_IT
+        if absent or (isinstance(value, Health) and value.status is HealthStatus.LOADING):
+            self._absent_since = reading.at
 
     def retarget(self, target: Target) -> None:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
@@ -308,20 +290,18 @@ class TargetState:
 
     def _leave_out_probes(self) -> None:
         """Take the requests with which the server's runner checked it out of all counts."""
-        before = self._probes, self.counters.origin
-        self._probes = _probes_of(self.target)
-        self.counters.origin = _origin_of(self.target)
-        if before == (self._probes, self.counters.origin):
-            return
-        self.log.leave_out(self._probes)
         check = self.target.start_check
+        self._probes = frozenset(check.probe_tasks) if check is not None else frozenset()
+        known = dict(check.probe_totals) if check is not None else {}
+        totals: dict[str, Any] = {name: known[name] for name in Counters.__struct_fields__ if name in known}
+        positions = check.probe_positions if check is not None and totals else ()
+        self.counters.origin = Counters(**totals, accepted_per_position=positions or None)
+        self.log.leave_out(self._probes)
         if check is not None:
             self.experiments.samples.leave_out(self._probes, check.checked)
-        if self.counters.is_unused or (self.counters.last is None and not self.log.finished):
+        if totals and (self.counters.is_unused or (self.counters.last is None and not self.log.finished)):
             # No client has asked for anything: earlier speeds belong to no request.
-            self.prefill.clear()
-            self.decode.clear()
-            self.gain = None
+            self._forget_speeds()
 
     def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
@@ -403,21 +383,21 @@ class TargetState:
         self.last_known.pop(source, None)
 
     def _is_due(self, reading: Reading[Any]) -> bool:
-        """Whether to judge with this reading: it is of the server's health, or that is long in coming; it tells what
+        """Whether to judge with this reading: it is of the server's health, or that is long in coming; it shows what
         the server itself cannot, that its process was stopped or goes on; or its source fails."""
+        is_health = reading.source is Source.HEALTH
+        if not is_health and Source.HEALTH not in self.latest:
+            return False
         before = self.latest.get(reading.source)
-        if reading.source is not Source.HEALTH and Source.HEALTH not in self.latest:
-            return False
         known, value = before.value if before is not None else None, reading.value
-        if known is not None and value is None and reading.source not in OF_SERVER:
-            return True
-        if isinstance(value, ProcessTree) and isinstance(known, ProcessTree) and value.stopped != known.stopped:
-            return True
-        if reading.source is Source.HEALTH and (known is None or value is None or value.status is not known.status):
-            return True
-        if reading.at - self._judged_at < self._judged_every_s:
-            return False
-        return reading.source is Source.HEALTH or reading.at - self._judged_at >= JUDGED_AFTER_S
+        if is_health:
+            is_news = known is None or value is None or value.status is not known.status
+        elif isinstance(value, ProcessTree) and isinstance(known, ProcessTree):
+            is_news = value.stopped != known.stopped
+        else:
+            is_news = known is not None and value is None and reading.source not in OF_SERVER
+        since = reading.at - self._judged_at
+        return is_news or since >= max(self._judged_every_s, 0.0 if is_health else JUDGED_AFTER_S)
 
     def _judge(self, at: float) -> None:
         """Judge the rules, and note a change of the server's state."""
@@ -443,12 +423,6 @@ class TargetState:
         if self._observer is not None:
             self._observer.on_point(metric, at, value)
 
-    def _note_absence(self, reading: Reading[Any]) -> None:
-        if reading.failure is None or reading.source not in (Source.HEALTH, Source.METRICS, Source.SLOTS):
-            return
-        if reading.failure.kind in (FailureKind.REFUSED, FailureKind.LOADING):
-            self._absent_since = reading.at
-
     def _counters(self, at: float, counters: Counters) -> None:
         before = self.counters.last if not self.counters.is_of_the_record else None
         restarted = self.counters.add(at, counters, absent_since=self._absent_since)
@@ -471,11 +445,7 @@ class TargetState:
         slots: Slots | None = self.value(Source.SLOTS)
         busy = mean_busy_slots(first.counters, last.counters, len(slots.slots) if slots is not None else None)
         self._busy_slots = busy if busy is not None else self._busy_slots
-        prefill, decode = counter_rates(first, last, busy)
-        if prefill is not None:
-            self._rate(RateSample(at, prefill, Source.METRICS), Metric.PREFILL)
-        if decode is not None:
-            self._rate(RateSample(at, decode, Source.METRICS), Metric.DECODE)
+        self._rates(at, Source.METRICS, *counter_rates(first, last, busy))
         drafted = between(first, last)
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
         if drafted is not None and drafted.acceptance is not None and not tracing:
@@ -486,15 +456,11 @@ class TargetState:
         self._works += bool(busy and not (self.busy_slots and self.busy_slots[-1][1]))
         self.busy_slots.append((at, busy))
         self.slot_watch.add(at, slots, self.decode_calls, self.log.slot_steps)
-        prefill, decode = self.slot_rates.add(at, slots)
-        if prefill is not None:
-            self._rate(RateSample(at, prefill, Source.SLOTS), Metric.PREFILL)
-        if decode is not None:
-            self._rate(RateSample(at, decode, Source.SLOTS), Metric.DECODE)
+        self._rates(at, Source.SLOTS, *self.slot_rates.add(at, slots))
 
     def _log(self, at: float, batch: LogBatch) -> None:
         lines, lives = self.log.lines, self.log.lives
-        fresh = self.log.add(at, batch, self.log.newest_s)
+        fresh = self.log.add(at, batch)
         if lines and self.log.lives != lives:
             # Another server writes now; which tasks are its probe's, its record will tell.
             self._probes = frozenset()
@@ -505,54 +471,30 @@ class TargetState:
         if fresh.drafts.drafted:
             self._steps_at = at
             self._point(Metric.ACCEPTANCE, at, fresh.drafts.acceptance)
-        if fresh.prompt_tokens and fresh.prompt_ms:
-            self._rate(RateSample(at, fresh.prompt_tokens * 1000.0 / fresh.prompt_ms, Source.LOG), Metric.PREFILL)
-        if fresh.decode_tokens and fresh.decode_ms:
-            speed = fresh.decode_tokens * 1000.0 / fresh.decode_ms
-            self._rate(RateSample(at, speed * self._busy_slots, Source.LOG), Metric.DECODE)
+        prefill, decode = share(fresh.prompt_tokens, fresh.prompt_s), share(fresh.decode_tokens, fresh.decode_s)
+        self._rates(at, Source.LOG, prefill, decode * self._busy_slots if decode is not None else None)
 
-    def _proxy_events(self, batch: ProxyEvents) -> None:
-        self.proxy.add_events(batch)
-        for event in batch.events:
-            if isinstance(event, RequestEvent):
-                self.experiments.samples.add_event(event)
-
-    def _rate(self, sample: RateSample, metric: Metric) -> None:
-        """Take a rate, unless a better source just gave one: two sources of one moment must not be averaged."""
-        samples = self.prefill if metric is Metric.PREFILL else self.decode
-        rank = RATE_SOURCES.index(sample.source)
-        if any(RATE_SOURCES.index(s.source) < rank and sample.at - s.at < BETTER_FOR_S for s in samples):
-            return
-        samples.append(sample)
-        self._point(metric, sample.at, sample.value)
+    def _rates(self, at: float, source: Source, prefill: float | None, decode: float | None) -> None:
+        """Take rates, unless a better source just gave one: two sources of one moment must not be averaged."""
+        rank = RATE_SOURCES.index(source)
+        for metric, value in ((Metric.PREFILL, prefill), (Metric.DECODE, decode)):
+            samples = self.rates[metric]
+            better = (known for known in samples if RATE_SOURCES.index(known.source) < rank)
+            if value and not any(at - known.at < BETTER_FOR_S for known in better):
+                samples.append(RateSample(at, value, source))
+                self._point(metric, at, value)
 
     def _forget_process(self, at: float) -> None:
         self.slot_rates = SlotRates()
         self.slot_watch = SlotWatch()
-        self.prefill.clear()
-        self.decode.clear()
-        self.gain = None
+        self._forget_speeds()
         self.log.forget_process(at)
+
+    def _forget_speeds(self) -> None:
+        for samples in self.rates.values():
+            samples.clear()
+        self.gain = None
 
 
 def _is_good(health: Reading[Health]) -> bool:
     return health.value is not None and health.value.status is HealthStatus.OK
-
-
-def _probes_of(target: Target) -> frozenset[int]:
-    return frozenset(target.start_check.probe_tasks) if target.start_check is not None else frozenset()
-
-
-def _origin_of(target: Target) -> Counters:
-    """What the server had counted before its first client; nothing where that is not known."""
-    check = target.start_check
-    if check is None:
-        return Counters()
-    if not check.probe_totals:
-        # A client came before they were read: the first completion is known by itself.
-        return Counters(
-            predicted_tokens=check.probe_tokens, draft_tokens=check.probe_drafted, accepted_tokens=check.probe_accepted
-        )
-    known = set(Counters.__struct_fields__)
-    totals: dict[str, Any] = {name: value for name, value in check.probe_totals if name in known}
-    return Counters(**totals, accepted_per_position=check.probe_positions or None)

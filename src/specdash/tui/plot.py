@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from specdash.core.records import TimelineEvent
-    from specdash.insight.picture import ApplyMark, Picture
+    from specdash.insight.experiments import ApplyMark
+    from specdash.insight.picture import Picture
     from specdash.tui.spans import Line
 
     Row = list[tuple[str, str]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -52,6 +51,8 @@ class CounterLog:
         self.origin = _ZERO
         """What the server had counted before any client came: requests of specdash's own after its start."""
         self.restarted_at: float | None = None
+        self.drafted_at: float | None = None
+        """When drafts were counted last."""
         self.is_of_the_record = False
         """Whether all scrapes were remembered, and none was seen yet."""
 
@@ -66,8 +67,7 @@ class CounterLog:
         """Take in a scrape; True when it shows that the server was restarted, which forgets the ones before.
 
         `absent_since` is when the port was last seen closed or loading since the scrape before: what serves it now
-        began
-        after that, so its totals count from zero then. A total that went back proves the same.
+        began after that, so its totals count from zero then. A total that went back proves the same.
         """
         scrapes = self._scrapes
         if self.is_of_the_record:
@@ -79,7 +79,11 @@ class CounterLog:
         began = absent_since if absent_since is not None else before.at if before and restarted else None
         if restarted:
             scrapes.clear()
-            self.restarted_at = at
+            self.restarted_at, self.drafted_at = at, None
+        if before is not None and (counters.draft_tokens or 0) > (
+            0 if restarted else before.counters.draft_tokens or 0
+        ):
+            self.drafted_at = at
         if began is not None:
             scrapes.append(Scrape(began, _ZERO))
         if len(scrapes) >= 2 and scrapes[-1].counters == counters and scrapes[-2].counters == counters:
@@ -95,17 +99,15 @@ class CounterLog:
         """The newest scrape."""
         return self._scrapes[-1] if self._scrapes else None
 
-    def window(self, now: float, window_s: float, *, last: Scrape | None = None) -> tuple[Scrape, Scrape] | None:
-        """The scrapes that bound the `window_s` seconds before `now`, up to `last`, or the newest; None before there
-        are two.
+    def window(self, now: float, window_s: float) -> tuple[Scrape, Scrape] | None:
+        """The scrapes that bound the `window_s` seconds before `now`, up to the newest; None before there are two.
 
         The first is the newest one that is not younger than the window, or the oldest there is.
         """
         if len(self._scrapes) < 2:
             return None
         index = bisect_right(self._scrapes, now - window_s, key=lambda scrape: scrape.at) - 1
-        first = self._scrapes[max(index, 0)]
-        last = last or self._scrapes[-1]
+        first, last = self._scrapes[max(index, 0)], self._scrapes[-1]
         return (self._from_origin(first, last), last) if last.at > first.at else None
 
     @property
@@ -126,15 +128,6 @@ class CounterLog:
         if went_on(last.counters, origin) or not went_on(first.counters, origin):
             return first
         return Scrape(first.at, origin)
-
-    @property
-    def drafted(self) -> Scrape | None:
-        """The newest scrape that saw drafts which the one before it had not; None where there is none."""
-        for later, earlier in pairwise(reversed(self._scrapes)):
-            before = self._from_origin(earlier, later).counters.draft_tokens or 0.0
-            if (later.counters.draft_tokens or 0.0) > before:
-                return later
-        return None
 
 
 def delta(first: float | None, last: float | None) -> float | None:

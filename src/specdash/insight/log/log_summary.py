@@ -7,21 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from specdash.core.log_facts import (
-    CheckpointEvent,
-    LogBatch,
-    PromptCacheState,
-    ServerEvent,
-    SlotSelected,
-    SpeculativeStatistics,
-    VerificationSteps,
-    WarningTally,
-)
+from specdash.core import log_facts
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.llama.log.server_lines import SERVER_STARTING
 
 if TYPE_CHECKING:
-    from specdash.core.log_facts import LogFact
     from specdash.insight.request import ServedRequest
 
 _SPAMMING_EVENTS = frozenset(
@@ -62,19 +52,19 @@ class LogSummary:
         self.starts = 0
         self.last_s: float | None = None
         self.requests: list[ServedRequest] = []
-        self.warnings: dict[str, WarningTally] = {}
+        self.warnings: dict[str, log_facts.WarningTally] = {}
         self.steps = NO_DRAFTS
-        self.statistics: dict[tuple[str, int | None], SpeculativeStatistics] = {}
+        self.statistics: dict[tuple[str, int | None], log_facts.SpeculativeStatistics] = {}
         self.checkpoints: dict[tuple[str, str], CheckpointTotals] = {}
-        self.cache_state: PromptCacheState | None = None
+        self.cache_state: log_facts.PromptCacheState | None = None
         self.cache_update_ms = 0.0
         self.selections: Counter[str] = Counter()
-        self.events: list[tuple[int | None, ServerEvent]] = []
+        self.events: list[tuple[int | None, log_facts.ServerEvent]] = []
         self.event_counts: Counter[str] = Counter()
         self._assemblers: dict[int | None, RequestAssembler] = {}
         """By port of a router's child, None for the server itself."""
 
-    def add(self, batch: LogBatch) -> None:
+    def add(self, batch: log_facts.LogBatch) -> None:
         """Add the next batch."""
         self.lines += batch.lines
         self.unrecognised += batch.unrecognised
@@ -96,24 +86,24 @@ class LogSummary:
         for assembler in self._assemblers.values():
             self.requests += assembler.close()
 
-    def _fact(self, port: int | None, fact: LogFact) -> None:
+    def _fact(self, port: int | None, fact: log_facts.LogFact) -> None:
         match fact:
-            case VerificationSteps():
+            case log_facts.VerificationSteps():
                 self.steps += DraftTally.of_steps(fact)
-            case SpeculativeStatistics():
+            case log_facts.SpeculativeStatistics():
                 key = (fact.type, port)
                 if key in self.statistics or len(self.statistics) < _MAX_STATISTICS:
                     self.statistics[key] = fact
-            case CheckpointEvent():
+            case log_facts.CheckpointEvent():
                 self.checkpoints.setdefault((fact.kind, fact.action), CheckpointTotals()).add(fact.size_mib)
-            case PromptCacheState():
+            case log_facts.PromptCacheState():
                 self.cache_state = fact
-            case SlotSelected():
+            case log_facts.SlotSelected():
                 self.selections[fact.how] += 1
-            case ServerEvent():
+            case log_facts.ServerEvent():
                 self._event(port, fact)
 
-    def _event(self, port: int | None, fact: ServerEvent) -> None:
+    def _event(self, port: int | None, fact: log_facts.ServerEvent) -> None:
         if fact.name == "restarted":
             self.restarts += 1
         elif fact.name == SERVER_STARTING:

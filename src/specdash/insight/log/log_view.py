@@ -10,39 +10,20 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.core.log_facts import (
-    DETAIL,
-    NOTABLE,
-    TOUCHED_KEPT,
-    UNTOUCHED,
-    CheckpointEvent,
-    DecodeTiming,
-    LogFact,
-    LogLine,
-    PrefillProgress,
-    PromptCacheState,
-    PromptTiming,
-    RequestAcceptance,
-    ServerEvent,
-    SpeculativeStatistics,
-    TaskLaunched,
-    Touched,
-    VerificationSteps,
-)
+from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
-from specdash.insight.picture import TypeFigures
+from specdash.insight.picture import WarningPicture
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
-from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.request import ServedRequest
 
+    Facts = Sequence[log_facts.LogFact]
     Clock = float | None
     """Seconds since a server's start, None where its lines have no time stamps."""
 
@@ -50,22 +31,23 @@ if TYPE_CHECKING:
 # When the lines of a log were written: each server's own clock against the moment at which they were read.
 
 
-def lives(batch: LogBatch) -> list[Sequence[LogFact]]:
-    """The facts of a batch by the server that wrote them, in order; there is one at least."""
+def _lives(facts: Facts) -> list[Sequence[log_facts.LogFact]]:
+    """The facts by the server that wrote them, in order; there is one at least."""
     starts = [
-        index for index, fact in enumerate(batch.facts) if isinstance(fact, ServerEvent) and fact.name == "restarted"
+        index
+        for index, fact in enumerate(facts)
+        if isinstance(fact, log_facts.ServerEvent) and fact.name == "restarted"
     ]
-    ends = [*starts, len(batch.facts)]
-    return [batch.facts[start:end] for start, end in zip([0, *starts], ends, strict=True)]
+    return [facts[start:end] for start, end in zip([0, *starts], [*starts, len(facts)], strict=True)]
 
 
-def newest(facts: Iterable[LogFact], others: Iterable[float | None] = ()) -> Clock:
+def _newest(facts: Facts, *others: float | None) -> Clock:
     """The newest time stamp of these facts; `others` are further stamps of that server."""
-    stamps = [fact.at_s for fact in facts if fact.at_s is not None]
-    return max((stamp for stamp in (*stamps[-1:], *others) if stamp is not None), default=None)
+    stamp = next((fact.at_s for fact in reversed(facts) if fact.at_s is not None), None)
+    return max((known for known in (stamp, *others) if known is not None), default=None)
 
 
-def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
+def _at_reading(newest: Sequence[Clock], age_s: float | None) -> list[Clock]:
     """What each server's clock would have shown when the lines were read, of those it showed in its newest lines.
 
     The newest line of the last server was `age_s` old then, where that is known. A server that another one followed
@@ -73,11 +55,10 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
     """
     clocks: list[Clock] = []
     after = age_s or 0.0
-    for stamps in reversed(newest_of):
-        clocks.append(stamps + after if stamps is not None else None)
-        after += stamps or 0.0
-    clocks.reverse()
-    return clocks
+    for stamp in reversed(newest):
+        clocks.append(stamp + after if stamp is not None else None)
+        after += stamp or 0.0
+    return clocks[::-1]
 
 
 # Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
@@ -89,48 +70,37 @@ MINUTE = 60.0
 class Storm:
     """Lines of one class; times are monotonic seconds."""
 
-    def __init__(self, warning: str, first_at: float, sample: str) -> None:
-        self.warning, self.sample = warning, sample
-        self.count = 0
+    def __init__(self, tally: log_facts.WarningTally, first_at: float) -> None:
+        self.seen = WarningPicture(tally.warning, sample=tally.sample, is_former=True)
+        """What it comes to, without what the grammar says of the class, and without ages."""
         self.first_at, self.last_at = first_at, -inf
-        self.peak_per_minute = 0
-        """The most lines that any minute had, of those that came while we looked."""
-        self.slots, self.tasks = UNTOUCHED, UNTOUCHED
-        """`tasks` are of the server that writes now."""
-        self.is_former = True
-        """No line is of the server that writes now."""
-        self._tasks_before = 0
-        """Tasks of servers that are gone: the next one counts from zero."""
         self._recent = Windowed(0, MINUTE, 1.0)
 
-    def per_minute(self, now: float) -> int:
+    def per_minute(self, now: float) -> float:
         """Lines of the last minute."""
-        return self._recent.since(now - MINUTE)
+        return float(self._recent.since(now - MINUTE))
 
-    @property
-    def tasks_touched(self) -> int:
-        """Of all servers; a least count where `tasks.more`."""
-        return self._tasks_before + len(self.tasks.ids)
-
-    def add(self, at: float, last_at: float, tally: WarningTally) -> None:
+    def add(self, at: float, last_at: float, tally: log_facts.WarningTally) -> None:
         """Count lines that were read at `at`; the last of them was written at `last_at`."""
-        self.count += tally.count
+        seen, is_former = self.seen, tally.lives_ago > 0
         self.last_at = max(self.last_at, last_at)
-        self.slots = self.slots.and_then(tally.slots)
-        if tally.lives_ago:
-            self._tasks_before += len(tally.tasks.ids)
-        else:
-            self.tasks = self.tasks.and_then(tally.tasks)
-            self.is_former = False
         if at - last_at < MINUTE:
             self._recent.add(at, tally.count)
-            self.peak_per_minute = max(self.peak_per_minute, self.per_minute(at))
+        tasks = seen.tasks if is_former else seen.tasks.and_then(tally.tasks)
+        others = len(tally.tasks.ids) if is_former else len(tasks.ids) - len(seen.tasks.ids)
+        self.seen = replace(
+            seen,
+            count=seen.count + tally.count,
+            slots=seen.slots.and_then(tally.slots),
+            tasks=tasks,
+            tasks_touched=seen.tasks_touched + others,
+            peak_per_minute=max(seen.peak_per_minute, self.per_minute(at)),
+            is_former=seen.is_former and is_former,
+        )
 
     def new_server(self) -> None:
         """A new server process writes from here on: its tasks are others."""
-        self._tasks_before += len(self.tasks.ids)
-        self.tasks = Touched((), self.tasks.more)
-        self.is_former = True
+        self.seen = replace(self.seen, tasks=log_facts.Touched((), self.seen.tasks.more), is_former=True)
 
 
 class StormBook:
@@ -139,7 +109,7 @@ class StormBook:
     def __init__(self) -> None:
         self._storms: dict[str, Storm] = {}
 
-    def add(self, at: float, tally: WarningTally, uptime_s: float | None = None) -> None:
+    def add(self, at: float, tally: log_facts.WarningTally, uptime_s: float | None = None) -> None:
         """Count a tally that was read at `at`.
 
         With the server's `uptime_s` known, the lines' own time stamps date them, so that a log read from its beginning
@@ -150,13 +120,12 @@ class StormBook:
             first_at = at - max(0.0, uptime_s - tally.first_s)
             last_at = at - max(0.0, uptime_s - tally.last_s)
         if tally.warning not in self._storms:
-            self._storms[tally.warning] = Storm(tally.warning, first_at, tally.sample)
+            self._storms[tally.warning] = Storm(tally, first_at)
         self._storms[tally.warning].add(at, last_at, tally)
 
     def count(self, warning: str) -> int:
         """How many lines of that class came."""
-        storm = self._storms.get(warning)
-        return storm.count if storm is not None else 0
+        return self._storms[warning].seen.count if warning in self._storms else 0
 
     @property
     def newest_first(self) -> list[Storm]:
@@ -171,67 +140,45 @@ class StormBook:
 
 # What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
 
-ENDS_KEPT = 512
-_PRIORITY = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
-
 
 class DraftStatistics:
     """The latest statistics per implementation, of the server that writes now; they are totals since its start."""
 
     def __init__(self) -> None:
-        self._latest: dict[tuple[int | None, str], SpeculativeStatistics] = {}
+        self._latest: dict[tuple[int | None, str], log_facts.SpeculativeStatistics] = {}
         """By port (of a router's child) and type."""
-        self._totals: deque[tuple[float, int, float]] = deque(maxlen=ENDS_KEPT)
-        """When a request ended, and draft tokens and milliseconds of all implementations by then."""
+        self._spent = Windowed(NO_DRAFTS, KEEP_S)
+        """Draft tokens of all implementations, and the time that they took."""
 
-    def note(self, at: float, fact: SpeculativeStatistics, port: int | None = None) -> None:
+    def note(self, at: float, fact: log_facts.SpeculativeStatistics, port: int | None = None) -> None:
         """Take in a line written at monotonic `at`."""
         before = self._latest.get((port, fact.type))
         if before is not None and fact.tokens_generated < before.tokens_generated:
-            self._totals.clear()
+            before, self._spent = None, Windowed(NO_DRAFTS, KEEP_S)
         self._latest[(port, fact.type)] = fact
-        tokens = sum(statistics.tokens_generated for statistics in self._latest.values())
-        spent = sum(sum(statistics.durations_ms) for statistics in self._latest.values())
-        if self._totals and self._totals[-1][0] == at:
-            self._totals.pop()
-        self._totals.append((at, tokens, spent))
+        grown = [
+            DraftTally(known.tokens_generated, span_s=known.seconds or 0.0)
+            for known in (fact, before)
+            if known is not None
+        ]
+        self._spent.add(at, grown[0] - grown[1] if len(grown) > 1 else grown[0])
 
-    def seconds_per_token(self, since: float, until: float = inf) -> float | None:
-        """What drafting one token took by monotonic `until`, since `since` or, where nothing was drafted since, the
-        server's start; None where the log has no durations."""
-        if not self._totals or not any(statistics.durations_ms for statistics in self._latest.values()):
-            return None
-        _, tokens, spent = next((total for total in reversed(self._totals) if total[0] <= until), self._totals[-1])
-        first = next((total for total in reversed(self._totals) if total[0] < since), None)
-        if first is not None and tokens > first[1]:
-            tokens, spent = tokens - first[1], spent - first[2]
-        return spent / tokens / 1000.0 if tokens > 0 else None
+    def seconds_per_token(self, since: float) -> float | None:
+        """What drafting one token took since `since` or, where nothing was drafted since, the server's start; None
+        where the log has no durations."""
+        spent = self._spent.since(since)
+        spent = spent if spent.drafted > 0 else self._spent.total
+        is_timed = any(statistics.durations_ms for statistics in self._latest.values())
+        return spent.span_s / spent.drafted if is_timed and spent.drafted > 0 else None
 
-    def figures(self) -> tuple[TypeFigures, ...]:
+    def figures(self) -> tuple[log_facts.SpeculativeStatistics, ...]:
         """Per implementation, in the engine's order of priority."""
-        ordered = sorted(self._latest.values(), key=lambda fact: (_PRIORITY.get(fact.type, len(_PRIORITY)), fact.type))
-        return tuple(
-            TypeFigures(
-                type=fact.type,
-                drafts=fact.drafts_generated,
-                drafts_accepted=fact.drafts_accepted,
-                tokens_drafted=fact.tokens_generated,
-                tokens_accepted=fact.tokens_accepted,
-                acceptance=share(fact.tokens_accepted, fact.tokens_generated),
-                mean_accepted_length=1.0 + fact.tokens_accepted / fact.drafts_generated
-                if fact.drafts_generated
-                else None,
-                acceptance_per_position=fact.acceptance_per_position or (),
-                seconds=sum(fact.durations_ms) / 1000.0 if fact.durations_ms else None,
-            )
-            for fact in ordered
-        )
+        order = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
+        return tuple(sorted(self._latest.values(), key=lambda fact: (order.get(fact.type, len(order)), fact.type)))
 
 
 RECENT_REQUESTS = 50
 TAIL_LINES = 5000
-ENDED_TASKS = 1024
-"""A baseline asks for some hundred short completions."""
 STEPS_GRAIN_S = 1.0
 FRESH_S = 5.0
 """A line this young when it is read happened now; an older one was in the file before we looked."""
@@ -240,13 +187,12 @@ FRESH_S = 5.0
 class SlotSteps(Struct):
     """Verification steps of a slot's current task.
 
-    `first_s` and `last_s` are the time stamps of its first and last step in the log, replays included, in seconds since
-    the server's start; None where the log has none.
+    `last_s` is the time stamp of its last step in the log, replays included, in seconds since the server's start; None
+    where the log has none.
     """
 
     task: int
     drafts: DraftTally = NO_DRAFTS
-    first_s: float | None = None
     last_s: float | None = None
     restored: int = 0
     """How many of its steps, replays included, went back to a checkpoint."""
@@ -262,9 +208,9 @@ class LatestBatch(Struct):
 
     drafts: DraftTally = NO_DRAFTS
     prompt_tokens: int = 0
-    prompt_ms: float = 0.0
+    prompt_s: float = 0.0
     decode_tokens: int = 0
-    decode_ms: float = 0.0
+    decode_s: float = 0.0
     ended: list[tuple[float, ServedRequest]] = field(default_factory=list)
 
 
@@ -293,7 +239,7 @@ class LogView:
         """Requests of the server whose lines are read, until the file's earlier lines are all read."""
         self._assemblers: dict[int | None, RequestAssembler] = {}
         """By port of a router's child, None for the server itself."""
-        self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
+        self._tail: deque[log_facts.LogLine] = deque(maxlen=TAIL_LINES)
         self._tail_end = 0
         self._begin()
 
@@ -301,8 +247,6 @@ class LogView:
         """What is known of the server that writes now: nothing yet."""
         self.newest_s: float | None = None
         """Time stamp of the newest line that had one: seconds since the server's start."""
-        self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
-        """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
         self._own: frozenset[int] = frozenset()
         """Tasks that are no client's."""
         self.ended_here = 0
@@ -311,55 +255,54 @@ class LogView:
         """Its events of checkpoints by `kind action`, and its server events by name."""
         self.checkpoint_mib: dict[str, float] = {}
         """Size of the newest checkpoint of each kind."""
-        self.events: dict[str, ServerEvent] = {}
+        self.events: dict[str, log_facts.ServerEvent] = {}
         self.implementations: dict[str, dict[str, str]] = {}
         """Settings that each speculative implementation printed at the start, by type."""
         self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
-        """Verification steps, also of requests that run; `requests_exact` has the sums of ended ones."""
+        """Verification steps, also of requests that run."""
         self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
+        """The drafts of requests that ended."""
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
-        self.cache_state: PromptCacheState | None = None
+        self.cache_state: log_facts.PromptCacheState | None = None
         """What the prompt cache held at its latest line (verbosity 4)."""
         self.full_reprocessed = Windowed(0, KEEP_S, 1.0)
         """Prompts that were read from their start for want of a checkpoint."""
-        self.prefill: dict[int, PrefillProgress] = {}
+        self.prefill: dict[int, log_facts.PrefillProgress] = {}
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
 
-    def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> LatestBatch:
+    def add(self, at: float, batch: log_facts.LogBatch) -> LatestBatch:
         """Take in one batch read at monotonic `at`, and return what in it is of this moment.
 
-        The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
+        The newest line dates the others by their time stamps.
         """
         tasks_before = dict(self._task_of)
-        parts = lives(batch)
+        parts = _lives(batch.facts)
         if batch.restarted and len(parts) == 1:
             self._new_server()
-            self._assemblers[None].feed((ServerEvent("restarted"),))
+            self._assemblers[None].feed((log_facts.ServerEvent("restarted"),))
         self.lines += batch.lines
         if batch.lines:
             self.written_at = at - (batch.age_s or 0.0)
         self.unrecognised += batch.unrecognised
-        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else NOTABLE * len(batch.tail)
-        self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
+        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else log_facts.NOTABLE * len(batch.tail)
+        self._tail.extend(zip(batch.tail, map(log_facts.DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
-        stamps = [newest(part) for part in parts[:-1]]
-        stamps.append(newest(parts[-1], _other_stamps(batch)))
-        clocks = at_reading(stamps, batch.age_s)
-        if batch.age_s is None and uptime_s is not None and not batch.restarted:
-            clocks[-1] = uptime_s
+        stamps = [*map(_newest, parts[:-1]), _newest(parts[-1], *_other_stamps(batch))]
+        clocks = _at_reading(stamps, batch.age_s)
         fresh = LatestBatch()
+        is_live = not batch.more_follows
         for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
             if index:
                 self._new_server()
-            self._life(at, facts, clock, fresh, may_be_live=not batch.more_follows)
+            self._life(at, facts, clock, fresh, None, is_live=is_live)
         now_s: dict[int | None, Clock] = {None: clocks[-1]}
         for child in batch.children:
-            now_s[child.port] = at_reading([newest(child.facts)], batch.age_s)[0]
-            self._life(at, child.facts, now_s[child.port], fresh, port=child.port, may_be_live=not batch.more_follows)
+            (now_s[child.port],) = _at_reading([_newest(child.facts)], batch.age_s)
+            self._life(at, child.facts, now_s[child.port], fresh, child.port, is_live=is_live)
         self._live_drafts += fresh.drafts
-        if self._backlog is not None and not batch.more_follows:
+        if self._backlog is not None and is_live:
             # The server that writes now is known by its clock, those before it are not.
             backlog, self._backlog = self._backlog, None
             for request in backlog:
@@ -369,36 +312,32 @@ class LogView:
         if stamps[-1] is not None:
             self.newest_s, self.newest_at = stamps[-1], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
-            tally = _with_tasks(tally, tasks_before, batch.facts)
             clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
-            self.storms.add(at, tally, clock if clock is not None or tally.lives_ago else uptime_s)
+            self.storms.add(at, _with_tasks(tally, tasks_before, batch.facts), clock)
         return fresh
 
     def _life(
-        self,
-        at: float,
-        facts: Sequence[LogFact],
-        clock: Clock,
-        fresh: LatestBatch,
-        *,
-        port: int | None = None,
-        may_be_live: bool,
+        self, at: float, facts: Facts, clock: Clock, fresh: LatestBatch, port: int | None, *, is_live: bool
     ) -> None:
         """Take in what one server wrote. `clock` is its time stamp of the moment `at`."""
         for fact in facts:
+            if self._is_own(port, getattr(fact, "task", None)):
+                continue
             age = _age(clock, fact.at_s)
             self._fact(at - age, fact, port)
-            if age == 0.0 and may_be_live and not self._is_own(port, getattr(fact, "task", None)):
-                _note(fresh, fact)
-                self._note_live(fact)
+            if age == 0.0 and is_live:
+                self._note_live(fact, fresh)
         for request in self._assemblers.setdefault(port, RequestAssembler(port=port)).feed(facts):
+            if request.slot is not None:
+                self.prefill.pop(request.slot, None)
+            if self._is_own(port, request.task):
+                continue
             self._finish(at - _age(clock, request.at_s), request)
             if self._backlog is not None:
                 self._backlog.append(request)
-            elif clock is not None and request.at_s is not None:
-                fresh.ended.append((at - max(0.0, clock - request.at_s), request))
             else:
-                fresh.ended.append((at, request))
+                dated = clock is not None and request.at_s is not None
+                fresh.ended.append((at - max(0.0, (clock or 0.0) - (request.at_s or 0.0)) if dated else at, request))
 
     @property
     def live(self) -> dict[str, int]:
@@ -422,7 +361,7 @@ class LogView:
         """A count of the log, None where the log was not read from its beginning."""
         return count if self.since_wall is None else None
 
-    def lines_after(self, after: int, limit: int) -> tuple[int, tuple[LogLine, ...]]:
+    def lines_after(self, after: int, limit: int) -> tuple[int, tuple[log_facts.LogLine, ...]]:
         """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
         fresh = min(self._tail_end - after, limit, len(self._tail))
         if fresh <= 0:
@@ -431,20 +370,23 @@ class LogView:
 
     def leave_out(self, tasks: frozenset[int]) -> None:
         """Take these tasks of the server that writes now from all that is counted: they are no client's."""
-        if tasks == self._own:
-            return
+        gone = min(len(tasks - self._own), self.ended_here)
         self._own = tasks
-        gone = [entry for entry in self._of_this_life if entry[0] in tasks]
-        self.cancelled -= sum(cancelled for _, cancelled in gone)
-        self.finished -= sum(not cancelled for _, cancelled in gone)
-        self._of_this_life = deque((entry for entry in self._of_this_life if entry[0] not in tasks), maxlen=ENDED_TASKS)
-        if not self._of_this_life:
+        if not gone:
+            return
+        self.recent = deque(
+            (
+                (at, request)
+                for place, (at, request) in enumerate(self.recent)
+                if place >= self.ended_here or not self._is_own(request.origin, request.task)
+            ),
+            maxlen=RECENT_REQUESTS,
+        )
+        self.finished -= gone
+        self.ended_here -= gone
+        if not self.ended_here:
             # No client's request has ended: what was drafted is no client's.
             self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
-        here, former = list(islice(self.recent, self.ended_here)), list(islice(self.recent, self.ended_here, None))
-        kept = [(at, request) for at, request in here if not self._is_own(request.origin, request.task)]
-        self.ended_here -= len(here) - len(kept)
-        self.recent = deque([*kept, *former], maxlen=RECENT_REQUESTS)
 
     def _is_own(self, port: int | None, task: int | None) -> bool:
         return port is None and task in self._own
@@ -458,70 +400,69 @@ class LogView:
         self.storms.new_server()
         self._begin()
 
-    def _steps(self, at: float, fact: VerificationSteps) -> None:
+    def _steps(self, at: float, fact: log_facts.VerificationSteps) -> None:
         live = self.slot_steps.get(fact.slot)
         if live is None or live.task != fact.task:
-            live = self.slot_steps[fact.slot] = SlotSteps(fact.task, first_s=fact.first_s)
+            live = self.slot_steps[fact.slot] = SlotSteps(fact.task)
         drafts = DraftTally.of_steps(fact, live.last_s)
         self.step_totals.add(at, drafts)
         live.drafts += drafts
         live.restored += fact.restored
         live.last_s = fact.at_s
 
-    def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
-        if self._own and self._is_own(port, getattr(fact, "task", None)):
-            return
-        if isinstance(fact, VerificationSteps):
-            self._steps(at, fact)
-        elif isinstance(fact, RequestAcceptance):
-            self.requests_exact.add(at, DraftTally(fact.generated, fact.accepted, None))
-        elif isinstance(fact, SpeculativeStatistics):
-            self.drafting.note(at, fact, port)
-        elif isinstance(fact, PrefillProgress):
-            self.prefill[fact.slot] = fact
-        elif isinstance(fact, CheckpointEvent):
-            self._checkpoint(at, fact)
-        elif isinstance(fact, PromptCacheState):
-            self.cache_state = fact
-        elif isinstance(fact, ServerEvent):
-            self._event(fact)
-        elif isinstance(fact, TaskLaunched):
-            self._task_of[fact.slot] = fact.task
+    def _fact(self, at: float, fact: log_facts.LogFact, port: int | None) -> None:
+        match fact:
+            case log_facts.VerificationSteps():
+                self._steps(at, fact)
+            case log_facts.SpeculativeStatistics():
+                self.drafting.note(at, fact, port)
+            case log_facts.PrefillProgress():
+                self.prefill[fact.slot] = fact
+            case log_facts.CheckpointEvent(action=action, kind=kind):
+                self.checkpoints[f"{kind} {action}"] += 1
+                self.here[f"{kind} {action}"] += 1
+                if fact.size_mib is not None and action == "created":
+                    self.checkpoint_mib[kind] = fact.size_mib
+                if action == "full_reprocess":
+                    self.full_reprocessed.add(at, 1)
+            case log_facts.PromptCacheState():
+                self.cache_state = fact
+            case log_facts.ServerEvent(name=name):
+                self.here[name] += 1
+                self.events[name] = fact
+                if name == "spec_implementation":
+                    self.implementations.setdefault(fact.get("type") or "", {})
+                elif name == "spec_parameters" and self.implementations:
+                    self.implementations[next(reversed(self.implementations))].update(fact.fields)
+            case log_facts.TaskLaunched():
+                self._task_of[fact.slot] = fact.task
 
-    def _checkpoint(self, at: float, event: CheckpointEvent) -> None:
-        self.checkpoints[f"{event.kind} {event.action}"] += 1
-        self.here[f"{event.kind} {event.action}"] += 1
-        if event.size_mib is not None and event.action == "created":
-            self.checkpoint_mib[event.kind] = event.size_mib
-        if event.action == "full_reprocess":
-            self.full_reprocessed.add(at, 1)
-
-    def _event(self, event: ServerEvent) -> None:
-        self.here[event.name] += 1
-        self.events[event.name] = event
-        if event.name == "spec_implementation":
-            self.implementations.setdefault(event.get("type") or "", {})
-        elif event.name == "spec_parameters" and self.implementations:
-            self.implementations[next(reversed(self.implementations))].update(event.fields)
-
-    def _note_live(self, fact: LogFact) -> None:
-        if isinstance(fact, CheckpointEvent):
-            self._live[f"{fact.kind} {fact.action}"] += 1
-        elif isinstance(fact, ServerEvent):
-            self._live[fact.name] += 1
+    def _note_live(self, fact: log_facts.LogFact, fresh: LatestBatch) -> None:
+        match fact:
+            case log_facts.CheckpointEvent():
+                self._live[f"{fact.kind} {fact.action}"] += 1
+            case log_facts.ServerEvent():
+                self._live[fact.name] += 1
+            case log_facts.VerificationSteps():
+                fresh.drafts += DraftTally.of_steps(fact)
+            case log_facts.PromptTiming() if speed(fact.tokens, fact.ms, PREFILL):
+                fresh.prompt_tokens += fact.tokens
+                fresh.prompt_s += fact.ms / 1000.0
+            case log_facts.DecodeTiming() if speed(fact.tokens - 1, fact.ms, DECODE):
+                # The time begins with the first token, which is the prompt's.
+                fresh.decode_tokens += fact.tokens - 1
+                fresh.decode_s += fact.ms / 1000.0
 
     def _finish(self, at: float, request: ServedRequest) -> None:
-        if not self._is_own(request.origin, request.task):
-            self.recent.appendleft((at, request))
-            self.ended_here += 1
-            self._of_this_life.append((request.task if request.origin is None else None, request.cancelled))
-            self.finished += not request.cancelled
-            self.cancelled += request.cancelled
-        if request.slot is not None:
-            self.prefill.pop(request.slot, None)
+        self.recent.appendleft((at, request))
+        self.ended_here += 1
+        self.finished += not request.cancelled
+        self.cancelled += request.cancelled
+        if request.draft_generated:
+            self.requests_exact.add(at, request.drafts)
 
 
-def _other_stamps(batch: LogBatch) -> list[float | None]:
+def _other_stamps(batch: log_facts.LogBatch) -> list[float | None]:
     """Time stamps of lines that are no facts."""
     stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
     if batch.tail and batch.age_s is not None:
@@ -531,13 +472,13 @@ def _other_stamps(batch: LogBatch) -> list[float | None]:
     return stamps
 
 
-def _with_tasks(tally: WarningTally, before: dict[int, int], facts: Sequence[LogFact]) -> WarningTally:
+def _with_tasks(tally: log_facts.WarningTally, before: dict[int, int], facts: Facts) -> log_facts.WarningTally:
     """The tally with the tasks of its slots while its lines were written, where the lines themselves name none."""
     if tally.tasks.ids or not tally.slots.ids:
         return tally
     tasks = {slot: [before[slot]] if slot in before else [] for slot in tally.slots.ids}
     for fact in facts:
-        if not isinstance(fact, TaskLaunched) or fact.slot not in tasks:
+        if not isinstance(fact, log_facts.TaskLaunched) or fact.slot not in tasks:
             continue
         if fact.at_s is not None and tally.last_s is not None and fact.at_s > tally.last_s:
             continue
@@ -545,7 +486,8 @@ def _with_tasks(tally: WarningTally, before: dict[int, int], facts: Sequence[Log
             tasks[fact.slot].clear()
         tasks[fact.slot].append(fact.task)
     found = dict.fromkeys(task for of_slot in tasks.values() for task in of_slot)
-    return replace(tally, tasks=Touched(tuple(found)[-TOUCHED_KEPT:], tally.slots.more or len(found) > TOUCHED_KEPT))
+    touched = log_facts.Touched((), tally.slots.more).and_then(log_facts.Touched(tuple(found)))
+    return replace(tally, tasks=touched)
 
 
 def _age(now_s: float | None, at_s: float | None) -> float:
@@ -554,15 +496,3 @@ def _age(now_s: float | None, at_s: float | None) -> float:
         return 0.0
     age = now_s - at_s
     return age if age > FRESH_S else 0.0
-
-
-def _note(fresh: LatestBatch, fact: LogFact) -> None:
-    if isinstance(fact, VerificationSteps):
-        fresh.drafts += DraftTally.of_steps(fact)
-    elif isinstance(fact, PromptTiming) and speed(fact.tokens, fact.ms, PREFILL):
-        fresh.prompt_tokens += fact.tokens
-        fresh.prompt_ms += fact.ms
-    elif isinstance(fact, DecodeTiming) and speed(fact.tokens - 1, fact.ms, DECODE):
-        # The time begins with the first token, which is the prompt's.
-        fresh.decode_tokens += fact.tokens - 1
-        fresh.decode_ms += fact.ms

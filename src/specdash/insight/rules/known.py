@@ -60,10 +60,10 @@ def is_gone(scene: RuleScene) -> bool:
 def touched(found: WarningPicture) -> tuple[tuple[str, str], ...]:
     """Evidence of one class."""
     evidence = [("lines", f"{found.count}"), ("a minute", f"{found.per_minute:.0f}")]
-    if found.slots:
-        evidence.append(("slots", f"{len(found.slots)}{'+' if found.slots_at_least else ''}"))
+    if found.slots.ids:
+        evidence.append(("slots", f"{len(found.slots.ids)}{'+' if found.slots.more else ''}"))
     if found.tasks_touched:
-        evidence.append(("tasks", f"{found.tasks_touched}{'+' if found.tasks_at_least else ''}"))
+        evidence.append(("tasks", f"{found.tasks_touched}{'+' if found.tasks.more else ''}"))
     return (*evidence, ("sample", found.sample))
 
 

@@ -136,7 +136,7 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server: requests are
     compared within classes of context length and work, so that another mix of work does not count.
 
-    - acceptance by position and by context length in the speculation panel
+    - acceptance by position in the speculation panel
     - the log: draft_behind, draft_decode_failed, ngram_mod resetting
     - did clients change: temperature, another language, images?
 

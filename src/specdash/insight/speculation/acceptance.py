@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import floor, log10
 from typing import TYPE_CHECKING
 
+from specdash.insight.log.counter_log import delta
 from specdash.insight.request import DraftTally
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ def between(first: Scrape, last: Scrape) -> DraftTally | None:
         before.verification_steps or 0.0,
         before.accepted_per_position or () if total.per_position else (),
     )
+
+
+def decoded(first: Scrape, last: Scrape) -> tuple[float, float, DraftTally] | None:
+    """Tokens, their decode seconds, and what was drafted between two scrapes; None where nothing was generated, or more
+    was accepted than that."""
+    drafts = between(first, last)
+    tokens = delta(first.counters.predicted_tokens, last.counters.predicted_tokens)
+    seconds = delta(first.counters.predicted_seconds, last.counters.predicted_seconds)
+    if drafts is None or not tokens or drafts.accepted >= tokens:
+        return None
+    return tokens, seconds or 0.0, drafts
 
 
 def since_start(counters: Counters) -> DraftTally | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from specdash.core.readings import Counters, Source
-from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
-from specdash.insight.log.counter_log import delta
+from specdash.core.readings import Source
+from specdash.core.speculation import MemoryKind, Rollback, rollback
 from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
-from specdash.insight.request import ended_drafts
 from specdash.insight.speculation import acceptance, speculation
 from specdash.system.text import percent
 
@@ -22,10 +19,7 @@ if TYPE_CHECKING:
     from specdash.insight.request import DraftTally
     from specdash.insight.state import TargetState
 
-START_LINE = "spec_checkpoints"
-_ZERO = Counters()
-NOTHING = "it does not speculate"
-_TOLD = {
+_SENTENCES = {
     Rollback.CUT: "Rejected tokens are cut from the KV cache, which costs nothing.",
     Rollback.STATE: "Rejected tokens are taken back from kept states: nothing is decoded again.",
 }
@@ -36,8 +30,8 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
     log = state.log
     model = model_of(state)
     way, because = way_of(state)
-    figures = _figures(state, way, log.step_totals.since(now - window_s), state.window(now, window_s), now - window_s)
-    life = _figures(state, way, log.step_totals.total, state.counters.life, float("-inf"))
+    figures = _figures(state, way, log.step_totals.since(now - window_s), state.window(now, window_s))
+    life = _figures(state, way, log.step_totals.total, state.counters.life)
     if log.since_wall is not None:
         # Only a part of its life was read.
         life = life if life.basis == "counters" else ReplayFigures()
@@ -74,18 +68,12 @@ def model_of(state: TargetState) -> ModelOutline | None:
     return props.model if props is not None else None
 
 
-def chain_of(state: TargetState) -> tuple[SpecType, ...]:
-    """The types with which the server speculates, as far as anything tells."""
-    names = speculation.types_of(state) or tuple(state.log.implementations)
-    return tuple(item for name in names if (item := spec_type(name)) is not None)
-
-
 def way_of(state: TargetState) -> tuple[Rollback | None, str]:
     """How rejected tokens are taken back, None where that is not known, and why, in one sentence."""
     if speculation.is_active(state) is False:
-        return None, NOTHING
-    log, chain, model = state.log, chain_of(state), model_of(state)
-    start_seen = START_LINE in log.events
+        return None, "it does not speculate"
+    log, chain, model = state.log, speculation.chain_of(state), model_of(state)
+    start_seen = "spec_checkpoints" in log.events
     done = log.step_totals.total.replays > 0 or log.here["speculative restored"] > 0
     if model is not None and model.memory is not None and chain:
         found, why = _of_model(model, model.memory, chain)
@@ -123,35 +111,24 @@ def _unknown(state: TargetState, model: ModelOutline | None) -> str:
 
 
 def _figures(
-    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None, since: float
+    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None
 ) -> ReplayFigures:
-    drafts_each_step = all(item.reads_draft_model for item in chain_of(state))
-    totals = _totals(counted[0].counters, counted[1].counters) if counted is not None else None
-    if steps.calls:
-        traced = _traced(steps, totals)
-        if totals is None or drafts_each_step:
-            return traced
-        # An n-gram type drafts now and then, and steps without a draft leave no trace.
-        every = _reckoned("counters", *totals, replays=False)
-        return replace(traced, effective_length=min(traced.effective_length or 1.0, every.effective_length or 1.0))
-    again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
-    if totals is not None:
-        return _reckoned("counters", *totals, replays=again)
-    tokens, seconds, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-    done, calls = drafts.steps or 0, tokens - drafts.accepted
-    if not 0 < done <= calls + 0.5:
-        return ReplayFigures()
-    return _reckoned("requests", tokens, seconds, min(done, calls), drafts.accepted, replays=again)
-
-
-def _traced(steps: DraftTally, totals: tuple[float, float, float, float] | None) -> ReplayFigures:
-    decode_s, lost_s, share = steps.decode_s, None, None
+    drafts_each_step = all(item.reads_draft_model for item in speculation.chain_of(state))
+    totals = acceptance.decoded(*counted) if counted is not None else None
+    if totals is not None and not 0 < (totals[2].steps or 0) <= totals[0] - totals[2].accepted:
+        totals = None
+    if not steps.calls:
+        again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
+        return _of_counters(*totals, replays=again) if totals is not None else ReplayFigures()
+    decode_s, effective = steps.decode_s, steps.tokens / steps.calls
+    share: float | None = steps.replays / steps.calls
+    lost_s = totals[1] * steps.replays / steps.calls if totals is not None else None
     if decode_s is not None:
         lost_s = min(steps.replay_s, decode_s)
         share = lost_s / decode_s if decode_s > 0 else None
-    else:
-        share = steps.replays / steps.calls
-        lost_s = totals[1] * share if totals is not None else None
+    if totals is not None and not drafts_each_step:
+        # An n-gram type drafts now and then, and steps without a draft leave no trace.
+        effective = min(effective, _of_counters(*totals, replays=False).effective_length or 1.0)
     return ReplayFigures(
         basis="trace",
         steps=round(steps.steps or 0),
@@ -160,40 +137,27 @@ def _traced(steps: DraftTally, totals: tuple[float, float, float, float] | None)
         lost_s=lost_s,
         lost_share=share,
         mean_accepted_length=steps.mean_accepted_length,
-        effective_length=steps.tokens / steps.calls,
+        effective_length=effective,
     )
 
 
-def _totals(first: Counters, last: Counters) -> tuple[float, float, float, float] | None:
-    """Tokens, decode seconds, verification steps and accepted tokens; None where nothing was verified."""
-    tokens = delta(first.predicted_tokens, last.predicted_tokens)
-    seconds = delta(first.predicted_seconds, last.predicted_seconds)
-    steps = delta(first.verification_steps, last.verification_steps)
-    accepted = delta(acceptance.exact_accepted(first), acceptance.exact_accepted(last))
-    if not tokens or not steps or accepted is None or accepted >= tokens or steps > tokens - accepted:
-        return None
-    return tokens, seconds or 0.0, steps, accepted
-
-
-def _reckoned(
-    basis: str, tokens: float, seconds: float, steps: float, accepted: float, *, replays: bool | None
-) -> ReplayFigures:
+def _of_counters(tokens: float, seconds: float, drafts: DraftTally, *, replays: bool | None) -> ReplayFigures:
     """Every decode call brings one token beside those accepted, so tokens less accepted ones are the decode calls.
 
     Those that are no step are replays, or steps without a draft; a type that drafts with a model has few of these.
     `replays` says whether there are any, None where that is unknown.
     """
-    calls = tokens - accepted
+    steps, calls = drafts.steps or 0, tokens - drafts.accepted
     again = round(min(steps, calls - steps)) if replays else 0
     share = again / calls if replays is not None else None
     return ReplayFigures(
-        basis=basis,
+        basis="counters",
         steps=round(steps),
         replays=again,
         replayed_tokens=0 if replays is False else None,
         lost_s=seconds * share if share is not None else None,
         lost_share=share,
-        mean_accepted_length=1.0 + accepted / steps,
+        mean_accepted_length=drafts.mean_accepted_length,
         effective_length=tokens / calls,
     )
 
@@ -202,7 +166,7 @@ def _verdict(way: Rollback | None, figures: ReplayFigures) -> str:
     if way is None:
         return ""
     if way is not Rollback.CHECKPOINT:
-        return _TOLD[way]
+        return _SENTENCES[way]
     if figures.effective_length is None:
         return "Every rejection restores a checkpoint and decodes again; no step was seen yet."
     length = f"{figures.effective_length:.1f} tokens a decode call"

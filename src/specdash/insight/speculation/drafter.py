@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import islice
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from specdash.core.readings import Source
 from specdash.core.speculation import PUBLISHED, Rollback, spec_type
 from specdash.insight.picture import Basis, DrafterPicture, PositionBin
-from specdash.insight.request import NO_DRAFTS, DraftTally, ended_drafts
-from specdash.insight.speculation import acceptance, checkpoints, speculation
+from specdash.insight.request import NO_DRAFTS, DraftTally
+from specdash.insight.speculation import acceptance, speculation
 from specdash.insight.speculation.drafting import unseen
 from specdash.insight.speedup.estimate import draft_costs_of
 from specdash.insight.speedup.speedup import verify_costs_of
@@ -141,9 +141,10 @@ LEAST_GAIN = 0.02
 """Two starts of one configuration differ by as much."""
 HEAVY = 0.5
 """Share of draft tokens rejected from which n-gram drafts are called too long."""
-CLAMPED, REDUCED = "draft_clamped", "synth_limit_reduced"
-_CLAMP = re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)")
-_REDUCE = re.compile(r"reduced from (\d+) to (\d+)")
+_REDUCED = {
+    "draft_clamped": re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)"),
+    "synth_limit_reduced": re.compile(r"reduced from (\d+) to (\d+)"),
+}
 
 
 class _Own(Struct, frozen=True):
@@ -162,7 +163,7 @@ def derive(
 ) -> DrafterPicture:
     """This part of the picture. The caller holds the state's lock; `paying` is the speed-up of the same moment, and
     `way` how rejected tokens are taken back."""
-    chain = checkpoints.chain_of(state)
+    chain = speculation.chain_of(state)
     main = next((kind for kind in chain if kind.reads_draft_model), chain[0] if chain else None)
     off = speculation.is_active(state) is False
     if main is None:
@@ -206,35 +207,22 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
     if len(chain) > 1:
         figures = next((figure for figure in state.log.drafting.figures() if figure.type == main.name), None)
         # Where checkpoints are restored, these count replays too.
-        if figures is not None and figures.drafts and not state.log.step_totals.total.replays:
+        if figures is not None and figures.drafts_generated and not state.log.step_totals.total.replays:
             return _Own(
-                figures.acceptance_per_position,
+                figures.acceptance_per_position or (),
                 "lifetime",
-                DraftTally(figures.tokens_drafted, figures.tokens_accepted, figures.drafts),
+                DraftTally(figures.tokens_generated, figures.tokens_accepted, figures.drafts_generated),
             )
-    scrape = state.counters.last
-    if scrape is None or scrape.counters.verification_steps is None:
-        return _logged(state, now, window_s, of_chain=len(chain) > 1)
-    last = scrape.counters
-    length = len(last.accepted_per_position) if last.accepted_per_position else None
-    bounds = state.window(now, window_s)
-    done = acceptance.between(*bounds) if bounds is not None else None
-    basis = "window"
-    if done is None or not done.steps or not done.drafted:
-        life = state.counters.life
-        done, basis = acceptance.between(*life) if life is not None else None, "lifetime"
-    if done is None or not done.steps:
-        return _Own(length=length)
-    return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
-
-
-def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) -> _Own:
-    """Without counters: the log's lines at the end of the latest requests."""
-    for basis, since in (("window", now - window_s), ("lifetime", float("-inf"))):
-        _, _, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-        if drafts.steps:
-            return _Own((drafts.acceptance_per_position or ())[:LONGEST], basis, drafts, of_chain=of_chain)
-    return _Own()
+    scrape, ended = state.counters.last, state.log.requests_exact
+    length, drafts = None, [ended.since(now - window_s), ended.total]
+    if scrape is not None and scrape.counters.verification_steps is not None:
+        length = len(scrape.counters.accepted_per_position or ()) or None
+        counted = (state.window(now, window_s), state.counters.life)
+        drafts = [acceptance.between(*bounds) or NO_DRAFTS if bounds is not None else NO_DRAFTS for bounds in counted]
+    for basis, done in zip(("window", "lifetime"), drafts, strict=True):
+        if done.steps and done.drafted:
+            return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
+    return _Own(length=length)
 
 
 def _lengths(
@@ -255,33 +243,25 @@ def _lengths(
 
 def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What the engine reduced, in words, and to what."""
-    if not state.log.storms.count(CLAMPED) and not state.log.storms.count(REDUCED):
-        return (), ()
     words, limits = [], []
-    for view in state.log.storms.newest_first:
-        if view.is_former:
-            continue
-        if view.warning == CLAMPED and (found := _CLAMP.search(view.sample)):
-            asked, block, limit = found.groups()
-            words.append(f"{asked} asked, {limit} drafted: the draft's block has {block} tokens")
-            limits.append(int(limit))
-        elif view.warning == REDUCED and (found := _REDUCE.search(view.sample)):
-            asked, limit = found.groups()
-            words.append(f"{asked} asked, {limit} drafted: the limit of synthetic acceptance")
+    for view in (storm.seen for storm in state.log.storms.newest_first):
+        found = _REDUCED[view.warning].search(view.sample) if view.warning in _REDUCED and not view.is_former else None
+        if found is not None:
+            asked, *block, limit = found.groups()
+            why = f"the draft's block has {block[0]} tokens" if block else "the limit of synthetic acceptance"
+            words.append(f"{asked} asked, {limit} drafted: {why}")
             limits.append(int(limit))
     return tuple(words), tuple(limits)
 
 
 def bins(positions: tuple[float, ...]) -> tuple[PositionBin, ...]:
     """The positions one by one while they are few, else 0, 1, 2, 3, 4 to 7, 8 to 15, …"""
-    found = []
-    first = 0
-    while first < len(positions):
-        last = first if len(positions) <= SINGLE or first < 4 else 2 * first - 1
-        part = positions[first : last + 1]
-        found.append(PositionBin(first, min(last, len(positions) - 1), sum(part) / len(part)))
-        first = last + 1
-    return tuple(found)
+    count = len(positions)
+    doubling = [0, 1, 2, 3, *(2**power for power in range(2, 32))]
+    bounds = range(count + 1) if count <= SINGLE else [*(first for first in doubling if first < count), count]
+    return tuple(
+        PositionBin(first, last - 1, sum(positions[first:last]) / (last - first)) for first, last in pairwise(bounds)
+    )
 
 
 def _with_costs(
@@ -325,10 +305,7 @@ def _with_costs(
     best = max(range(len(rates)), key=lambda place: rates[place])
     longer = speeds((*shares, shares[-1] * hazards(shares)[-1]), drafted + 1.0, costs)
     return replace(
-        found,
-        best_length=best + 1,
-        best_gain=rates[best] / rates[-1] - 1.0,
-        longer_gain=longer[-1] / longer[-2] - 1.0,
+        found, best_length=best + 1, best_gain=rates[best] / rates[-1] - 1.0, longer_gain=longer[-1] / longer[-2] - 1.0
     )
 
 

@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.masking import flags_of, speculation
-from specdash.core.readings import FailureKind, HealthStatus, Props, Slots, Source
+from specdash.core.readings import FailureKind, HealthStatus, Source
 from specdash.core.records import SEE_LOG, Drafting, unexplained
 from specdash.core.speculation import NO_SPECULATION
 from specdash.insight.picture import DraftingPicture
@@ -64,33 +65,27 @@ class DraftingEvidence(Struct, frozen=True):
 def derive(state: TargetState, wall: float) -> DraftingPicture:
     """This part of the picture. The caller holds the state's lock."""
     check = state.target.start_check
-    found = judge(seen_of(state))
     age = max(0.0, wall - check.checked) if check is not None and not check.pending else None
-    return DraftingPicture(found.state, found.because, found.fix, age)
+    return replace(judge(seen_of(state)), checked_age_s=age)
 
 
 def seen_of(state: TargetState) -> DraftingEvidence:
     """What the state has to judge by. The caller holds its lock."""
-    slots = state.value(Source.SLOTS)
+    slots, log = state.value(Source.SLOTS), state.log
     life = state.counters.life
     done = between(*life) if life is not None else None
-    drafted = int(done.drafted) if done is not None else 0
-    accepted = int(done.accepted) if done is not None else None
-    if not drafted and state.log.slot_steps:
-        live = sum((slot_steps.drafts for slot_steps in state.log.slot_steps.values()), NO_DRAFTS)
-        drafted, accepted = round(live.drafted), round(live.accepted)
+    if (done is None or not done.drafted) and log.slot_steps:
+        done = sum((slot_steps.drafts for slot_steps in log.slot_steps.values()), NO_DRAFTS)
     parameters, all_known = _parameters(state)
+    warnings = (storm.seen for storm in log.storms.newest_first)
+    lines = (seen for seen in warnings if seen.warning in PROBLEM_CLASSES and not seen.is_former)
     return DraftingEvidence(
-        slots=slots.drafting if isinstance(slots, Slots) else None,
-        drafted=drafted,
-        accepted=accepted,
+        slots=slots.drafting if slots is not None else None,
+        drafted=round(done.drafted) if done is not None else 0,
+        accepted=round(done.accepted) if done is not None else None,
         parameters=parameters,
         knows_parameters=all_known,
-        problems=tuple(
-            storm_view.sample
-            for storm_view in state.log.storms.newest_first
-            if storm_view.warning in PROBLEM_CLASSES and not storm_view.is_former
-        ),
+        problems=tuple(seen.sample for seen in lines),
         check=state.target.start_check,
         away=_away(state),
         hidden=_hidden(state),
@@ -106,7 +101,10 @@ def judge(seen: DraftingEvidence) -> DraftingPicture:
     if seen.slots is not None and not all(seen.slots):
         return _not_all(seen, seen.slots, check)
     if seen.drafted:
-        return DraftingPicture(Drafting.YES, _drafts(seen))
+        chain = ",".join(seen.types) + ", " if seen.types else ""
+        drafts = "tokens drafted" if seen.accepted is None else f"of {seen.drafted} drafted tokens accepted"
+        count = seen.drafted if seen.accepted is None else seen.accepted
+        return DraftingPicture(Drafting.YES, f"{chain}{count} {drafts} since its start")
     if check is not None and (seen.slots is None or check.drafting in (Drafting.YES, Drafting.READY)):
         return DraftingPicture(check.drafting, check.because, check.fix)
     if seen.slots is not None:
@@ -122,32 +120,21 @@ def judge(seen: DraftingEvidence) -> DraftingPicture:
 
 def _not_all(seen: DraftingEvidence, slots: tuple[bool, ...], check: StartCheck | None) -> DraftingPicture:
     """The slots say that none drafts, or not all do."""
-    if not any(slots) and seen.types == () and dict(seen.parameters).get(_TYPE):
-        return DraftingPicture(Drafting.OFF, "no speculation type is set")
-    failure = explained(seen.problems)
-    if check is not None and check.drafting is Drafting.FAILED:
-        return DraftingPicture(Drafting.FAILED, check.because, check.fix)
-    failure = failure or unspoken(dict(seen.parameters))
-    if failure is not None:
+    is_off = not any(slots) and seen.types == () and bool(dict(seen.parameters).get(_TYPE))
+    failure: StartCheck | StartFailure | None = check if check and check.drafting is Drafting.FAILED else None
+    failure = failure or explained(seen.problems) or unspoken(dict(seen.parameters))
+    if failure is not None and not is_off:
         return DraftingPicture(Drafting.FAILED, failure.because, failure.fix)
     if seen.types or any(slots):
         return DraftingPicture(Drafting.FAILED, unexplained(sum(slots), len(slots)), SEE_LOG)
-    if seen.types is None:
-        return DraftingPicture(Drafting.OFF, "its slots do not draft, and no setting asks for it")
-    return DraftingPicture(Drafting.OFF, "no speculation type is set")
+    unasked = "its slots do not draft, and no setting asks for it"
+    return DraftingPicture(Drafting.OFF, unasked if seen.types is None else "no speculation type is set")
 
 
 @lru_cache(maxsize=16)
 def explained(problems: tuple[str, ...]) -> StartFailure | None:
     """The cause that lines of the log name; None where there are none."""
     return explain(problems, None) if problems else None
-
-
-def _drafts(seen: DraftingEvidence) -> str:
-    chain = ",".join(seen.types) + ", " if seen.types else ""
-    if seen.accepted is None:
-        return f"{chain}{seen.drafted} tokens drafted since its start"
-    return f"{chain}{seen.accepted} of {seen.drafted} drafted tokens accepted since its start"
 
 
 def unseen(state: TargetState) -> str:
@@ -164,12 +151,11 @@ def unseen(state: TargetState) -> str:
 
 def _parameters(state: TargetState) -> tuple[tuple[tuple[str, str], ...], bool]:
     """Parameters that the server was started with, and whether they are all: of its record or its command line."""
-    target = state.target
-    if target.parameters or target.engine is not None or target.pid is not None:
-        return target.parameters, target.engine is not None or target.pid is not None
-    process = state.value(Source.PROCESS)
-    command: tuple[str, ...] = process.command if process is not None else ()
-    return (_of_command(command), True) if command else ((), False)
+    target, process = state.target, state.value(Source.PROCESS)
+    is_recorded = target.engine is not None or target.pid is not None
+    if target.parameters or is_recorded or process is None or not process.command:
+        return target.parameters, is_recorded
+    return _of_command(process.command), True
 
 
 @lru_cache(maxsize=8)
@@ -193,7 +179,7 @@ def _away(state: TargetState) -> str:
 
 def _hidden(state: TargetState) -> str:
     props = state.value(Source.PROPS)
-    if isinstance(props, Props) and props.is_sleeping:
+    if props is not None and props.is_sleeping:
         return "it sleeps, and looking at its slots would wake it"
     reading = state.latest.get(Source.SLOTS)
     if reading is not None and reading.failure is not None:

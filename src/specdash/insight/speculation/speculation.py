@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
+from specdash.core.speculation import spec_type
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
 from specdash.insight.speculation import acceptance
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
@@ -14,7 +15,6 @@ from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
 if TYPE_CHECKING:
     from specdash.core.readings import Slots
     from specdash.core.speculation import SpecType
-    from specdash.insight.log.counter_log import Scrape
     from specdash.insight.request import DraftTally
     from specdash.insight.state import TargetState
 
@@ -35,6 +35,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     counted = acceptance.between(*bounds) if bounds is not None else None
     lengths = drafted[0] if drafted is not None and drafted[0].steps else lifetime
     active = is_active(state)
+    warnings = (storm.seen for storm in state.log.storms.newest_first)
     return SpeculationPicture(
         active=active,
         types=types_of(state),
@@ -49,28 +50,26 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         acceptance=Acceptance(
             window=_windowed(state, drafted, now, window_s),
             lifetime=_dated(_measured(lifetime, Source.METRICS, None, "lifetime"), state.totals_stale_s(now)),
-            live=_live(state, now),
+            live=_measured(state.log.live_steps(now, LIVE_SPAN_S), Source.LOG, LIVE_SPAN_S, "live"),
         ),
         tokens_per_decode=_gain(state, now),
-        problem="" if active else _problem(state),
+        problem="" if active else next((seen.sample for seen in warnings if seen.warning in PROBLEM_CLASSES), ""),
         unseen=unseen(state),
     )
 
 
-def _window(
-    state: TargetState, now: float, window_s: float, last: Scrape | None = None
-) -> tuple[DraftTally, Source] | None:
-    """What was drafted in the window before `now`, and from what it is known: the counters up to `last`, else, and
-    where those are rounded or not of now, the log's exact figures."""
+def _window(state: TargetState, now: float, window_s: float, *, held: bool = False) -> tuple[DraftTally, Source] | None:
+    """What was drafted in the window before `now`, and from what it is known: the counters, else, and where those are
+    rounded or not of now, the log's exact figures. Of a `held` window the counters need not be of now."""
     exact = state.log.requests_exact.since(now - window_s)
     logged = (exact, Source.LOG) if exact.drafted else None
-    bounds = state.counters.window(now, window_s, last=last)
+    bounds = state.counters.window(now, window_s)
     counted = acceptance.between(*bounds) if bounds is not None else None
     if bounds is None or counted is None:
         return logged
     error = acceptance.resolution(bounds[1].counters.draft_tokens) / max(counted.drafted, 1.0)
     rounded = (bounds[1].counters.draft_tokens or 0.0) >= 1e6 and error > COUNTER_ERROR
-    stale = last is None and state.totals_stale_s(now) is not None
+    stale = not held and state.totals_stale_s(now) is not None
     return logged if logged is not None and (rounded or stale) else (counted, Source.METRICS)
 
 
@@ -81,12 +80,9 @@ def _windowed(
     if drafted is not None and drafted[0].acceptance is not None:
         known = _measured(*drafted, window_s, "window")
         return known if drafted[1] is Source.LOG else _dated(known, state.totals_stale_s(now))
-    last = state.counters.drafted
-    moments = [at for at in (last.at if last is not None else None, state.log.requests_exact.newest) if at is not None]
-    if not moments:
-        return MeasuredFigure()
-    at = min(now, max(moments))
-    held = _window(state, at, window_s, last)
+    moments = [at for at in (state.counters.drafted_at, state.log.requests_exact.newest) if at is not None]
+    at = min(now, max(moments, default=now))
+    held = _window(state, at, window_s, held=True) if moments else None
     return _dated(_measured(*held, window_s, "held"), now - at) if held is not None else MeasuredFigure()
 
 
@@ -103,10 +99,6 @@ def _measured(drafted: DraftTally | None, source: Source, window_s: float | None
     if drafted is None or drafted.acceptance is None:
         return MeasuredFigure()
     return MeasuredFigure(drafted.acceptance, ReadingStatus.KNOWN, source, window_s, 0.0, basis)
-
-
-def _live(state: TargetState, now: float) -> MeasuredFigure:
-    return _measured(state.log.live_steps(now, LIVE_SPAN_S), Source.LOG, LIVE_SPAN_S, "live")
 
 
 def _gain(state: TargetState, now: float) -> MeasuredFigure:
@@ -144,6 +136,12 @@ def types_of(state: TargetState) -> tuple[str, ...] | None:
     return None
 
 
+def chain_of(state: TargetState) -> tuple[SpecType, ...]:
+    """The types with which the server speculates, as far as anything shows them."""
+    names = types_of(state) or tuple(state.log.implementations)
+    return tuple(item for name in names if (item := spec_type(name)) is not None)
+
+
 def asked_length(state: TargetState, kind: SpecType) -> int | None:
     """The longest draft that a type was started with, or has by nature; None where nothing tells."""
     given = dict(state.target.parameters).get(kind.max_parameter or "")
@@ -154,10 +152,3 @@ def asked_length(state: TargetState, kind: SpecType) -> int | None:
 def whole(text: str | None) -> int | None:
     """The whole number that a parameter or the log says; None where it is none."""
     return int(text) if text is not None and text.isdecimal() else None
-
-
-def _problem(state: TargetState) -> str:
-    for view in state.log.storms.newest_first:
-        if view.warning in PROBLEM_CLASSES:
-            return view.sample
-    return ""

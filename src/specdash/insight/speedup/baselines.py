@@ -11,11 +11,10 @@ from msgspec import Struct
 
 from specdash.core.changes import ApplyOutcome
 from specdash.core.records import BaselineMethod
-from specdash.insight.picture import SpeedUpNeed
 from specdash.system.stats import Z_95
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.core.changes import ApplyRecord
     from specdash.core.records import Baseline
@@ -51,13 +50,6 @@ class DecodingServer(Struct, frozen=True):
     gpu: str | None = None
 
 
-class ExpectedDecode(Struct, frozen=True):
-    """Decode without speculation: seconds a token, and the standard deviation of its logarithm."""
-
-    seconds: float
-    deviation: float
-
-
 def matching(
     baselines: Iterable[Baseline], server: DecodingServer, applies: Sequence[ApplyRecord] = ()
 ) -> tuple[tuple[Baseline, ...], str]:
@@ -70,24 +62,22 @@ def matching(
     left = [baseline for baseline in newest.values() if baseline.model == server.model]
     if not left:
         return (), f"no baseline of {server.model}; {RECORD} measures one"
-    for holds, what in (
-        (lambda entry: _agree(entry.model_bytes, server.model_bytes), f"another file {server.model}"),
-        (lambda entry: _is_engine(entry.engine, server.engines), f"another engine than {' or '.join(server.engines)}"),
-        (lambda entry: _agree(entry.gpu, server.gpu), "another GPU"),
+    engines = " or ".join(server.engines)
+    for kept, what in (
+        ([one for one in left if _agree(one.model_bytes, server.model_bytes)], f"another file {server.model}"),
+        (
+            [one for one in left if _is_engine(one.engine, server.engines)],
+            f"another engine than {engines}",
+        ),
+        ([one for one in left if _agree(one.gpu, server.gpu)], "another GPU"),
     ):
-        judge: Callable[[Baseline], bool] = holds
-        left = [baseline for baseline in left if judge(baseline)]
+        left = [one for one in left if one in kept]
         if not left:
             return (), f"the baseline is of {what}; record it again with {RECORD}"
-    changed = ""
-    fresh = []
-    for baseline in left:
-        key = _changed_since(applies, baseline.at)
-        changed = changed or key
-        if not key:
-            fresh.append(baseline)
+    changed = {one: _changed_since(applies, one.at) for one in left}
+    fresh = [one for one in left if not changed[one]]
     if not fresh:
-        return (), f"{changed} was changed since the baseline; record it again with {RECORD}"
+        return (), f"{changed[left[0]]} was changed since the baseline; record it again with {RECORD}"
     return combined(fresh), ""
 
 
@@ -95,14 +85,9 @@ def combined(baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
     """Those of the method that was used last, and from the other what they do not cover: longer contexts, and more or
     fewer requests at once."""
     last = max(baselines, key=lambda baseline: baseline.at).method
-    present = [baseline for baseline in baselines if baseline.method is last]
-    newer = Reference(present)
-    former = [
-        baseline
-        for baseline in baselines
-        if baseline.method is not last and newer.at(baseline.middle, baseline.concurrency) is None
-    ]
-    return tuple(present + former)
+    newer = Reference([baseline for baseline in baselines if baseline.method is last])
+    former = (baseline for baseline in baselines if baseline.method is not last)
+    return (*newer.baselines, *(one for one in former if newer.at(one.middle, one.concurrency) is None))
 
 
 def _agree(recorded: object, present: object) -> bool:
@@ -123,14 +108,11 @@ def _changed_since(applies: Iterable[ApplyRecord], at: float) -> str:
         if record.ended_at <= at or record.outcome not in (ApplyOutcome.APPLIED, ApplyOutcome.ROLLBACK_FAILED):
             continue
         for change in record.changes:
-            if change.role == "backend" and not _is_harmless(change.key):
+            is_harmless = change.key.startswith(_HARMLESS) or change.key in _HARMLESS_KEYS
+            if change.role == "backend" and not is_harmless:
                 first.setdefault(change.key, change.before)
                 last[change.key] = change.after
     return next((key for key, value in last.items() if value != first[key]), "")
-
-
-def _is_harmless(key: str) -> bool:
-    return key.startswith(_HARMLESS) or key in _HARMLESS_KEYS
 
 
 class Reference:
@@ -145,46 +127,31 @@ class Reference:
         """`baselines` are not empty. `wall` is now, and `started` the server's start, both in Unix time: a baseline of
         this start is surer, and an old one is less."""
         self.baselines = tuple(baselines)
-
-        def deviation(baseline: Baseline) -> float:
-            measured = log(baseline.high / baseline.low) / (2 * Z_95)
-            own_start = baseline.method is BaselineMethod.TWO_TOKENS and baseline.at >= started
-            hours = max(0.0, (wall or baseline.at) - baseline.at) / 3600.0
-            drift = min(MOST_DRIFT, DRIFT * sqrt(hours))
-            return sqrt(measured**2 + (0.0 if own_start else STARTS_DIFFER) ** 2 + drift**2)
-
-        grouped: dict[int, list[Baseline]] = {}
+        self._wall, self._started = wall, started
+        grouped: dict[int, list[tuple[float, float]]] = {}
         for baseline in self.baselines:
-            grouped.setdefault(baseline.concurrency, []).append(baseline)
-        self._lines = {
-            count: sorted(
-                (baseline.middle, 1 / baseline.decode_rate, deviation(baseline)) for baseline in grouped[count]
-            )
-            for count in sorted(grouped)
-        }
+            grouped.setdefault(baseline.concurrency, []).append((baseline.middle, 1 / baseline.decode_rate))
+        self._lines = {count: sorted(grouped[count]) for count in sorted(grouped)}
         self.concurrencies = tuple(self._lines)
         """Those recorded, ascending."""
         self.reach = max(1.5 * points[-1][0] + 512 for points in self._lines.values())
         """The longest context for which it holds."""
 
-    def need(self, baseline: Baseline, low: float, high: float) -> SpeedUpNeed:
-        """What would narrow an interval that rests on this baseline: a new one where it is half of the variance."""
-        own = self.at(baseline.middle, baseline.concurrency)
-        half = (log(high / low) / (2 * Z_95)) ** 2 / 2
-        return SpeedUpNeed.BASELINE if own is not None and own.deviation**2 > half else SpeedUpNeed.REQUESTS
+    def deviation(self, baseline: Baseline) -> float:
+        """The standard deviation of the logarithm of its speed."""
+        measured = log(baseline.high / baseline.low) / (2 * Z_95)
+        own_start = baseline.method is BaselineMethod.TWO_TOKENS and baseline.at >= self._started
+        hours = max(0.0, (self._wall or baseline.at) - baseline.at) / 3600.0
+        drift = min(MOST_DRIFT, DRIFT * sqrt(hours))
+        return sqrt(measured**2 + (0.0 if own_start else STARTS_DIFFER) ** 2 + drift**2)
 
-    def nearest(self, context: float, concurrency: float) -> Baseline:
-        """The baseline recorded nearest to these."""
-        return min(
-            self.baselines,
-            key=lambda baseline: (
-                abs(baseline.concurrency - concurrency),
-                abs(log((baseline.middle + 64) / (context + 64))),
-            ),
-        )
+    def nearest(self, context: float) -> Baseline:
+        """The baseline recorded nearest to this context, of the least concurrency."""
+        alone = (baseline for baseline in self.baselines if baseline.concurrency == self.concurrencies[0])
+        return min(alone, key=lambda baseline: abs(log((baseline.middle + 64) / (context + 64))))
 
-    def at(self, context: float, concurrency: int) -> ExpectedDecode | None:
-        """A token's time at this context, with `concurrency` requests decoding; None where nothing near was recorded.
+    def at(self, context: float, concurrency: int) -> float | None:
+        """A token's seconds at this context, with `concurrency` requests decoding; None where none near was recorded.
 
         `context` counts the tokens halfway through the answer.
         """
@@ -192,54 +159,33 @@ class Reference:
         if context > self.reach or not counts[0] <= concurrency <= counts[-1]:
             return None
         place = bisect_left(counts, concurrency)
-        used = counts[place : place + 1] if counts[place] == concurrency else counts[place - 1 : place + 1]
-        if any(context < _least(self._lines[count]) for count in used):
-            return None
         upper = _on_line(self._lines[counts[place]], context)
         if counts[place] == concurrency:
             return upper
         lower = _on_line(self._lines[counts[place - 1]], context)
-        return _between(lower, upper, (concurrency - counts[place - 1]) / (counts[place] - counts[place - 1]))
-
-    def over(self, context: float, profile: Mapping[int, float]) -> ExpectedDecode | None:
-        """A token's time for a request that spent these seconds beside so many others (itself included)."""
-        tokens = deviation = known = unknown = 0.0
-        for count, seconds in profile.items():
-            found = self.at(context, count)
-            if found is None:
-                unknown += seconds
-                continue
-            tokens += seconds / found.seconds
-            deviation += seconds * found.deviation
-            known += seconds
-        if tokens <= 0 or unknown > NEAR * (known + unknown):
+        if upper is None or lower is None:
             return None
-        return ExpectedDecode(known / tokens, deviation / known)
+        return lower + (upper - lower) * (concurrency - counts[place - 1]) / (counts[place] - counts[place - 1])
+
+    def over(self, context: float, profile: Mapping[int, float]) -> float | None:
+        """A token's seconds for a request that spent these seconds beside so many others (itself included)."""
+        found = [(seconds, self.at(context, count)) for count, seconds in profile.items()]
+        known = sum(seconds for seconds, each in found if each is not None)
+        tokens = sum(seconds / each for seconds, each in found if each is not None)
+        if tokens <= 0 or sum(profile.values()) - known > NEAR * sum(profile.values()):
+            return None
+        return known / tokens
 
 
-def _least(points: Sequence[tuple[float, float, float]]) -> float:
-    """The shortest context for which a line holds: one of a single point does not say how the time falls with it."""
-    return points[0][0] / 2 - 512 if len(points) == 1 else 0.0
-
-
-def _on_line(points: Sequence[tuple[float, float, float]], context: float) -> ExpectedDecode:
-    """On the straight line through the two points around this context, or through the two nearest to it."""
+def _on_line(points: Sequence[tuple[float, float]], context: float) -> float | None:
+    """On the straight line through the two points around this context, or through the two nearest to it; a single point
+    does not say how the time falls with the context."""
     if len(points) == 1:
-        return ExpectedDecode(points[0][1], points[0][2])
+        return points[0][1] if context >= points[0][0] / 2 - 512 else None
     place = min(max(bisect_left(points, (context,)), 1), len(points) - 1)
-    (x0, *first), (x1, *second) = points[place - 1], points[place]
-    low, high = ExpectedDecode(*first), ExpectedDecode(*second)
+    (x0, low), (x1, high) = points[place - 1], points[place]
     share = (context - x0) / (x1 - x0) if x1 > x0 else 0.0
-    if 0 <= share <= 1:
-        return _between(low, high, share)
-    # What seems to fall with the context is noise, and no line to follow.
-    followed = (
-        _between(low, high, share).seconds if high.seconds > low.seconds else (low if share < 0 else high).seconds
-    )
-    return ExpectedDecode(max(followed, _LEAST_SHARE * points[0][1]), max(low.deviation, high.deviation))
-
-
-def _between(low: ExpectedDecode, high: ExpectedDecode, share: float) -> ExpectedDecode:
-    return ExpectedDecode(
-        low.seconds + (high.seconds - low.seconds) * share, low.deviation + (high.deviation - low.deviation) * share
-    )
+    if high <= low and not 0 <= share <= 1:
+        # What seems to fall with the context is noise, and no line to follow.
+        return low if share < 0 else high
+    return max(low + (high - low) * share, _LEAST_SHARE * points[0][1])

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from specdash.core.proxy_events import DECODE, speed
-from specdash.insight.picture import GroupFigures
-from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
+from specdash.insight.request import NO_DRAFTS, DraftTally
 from specdash.system.stats import Z_95, Interval, interval, ratio_of, wilson
 
 if TYPE_CHECKING:
@@ -24,13 +23,11 @@ if TYPE_CHECKING:
     from specdash.insight.request import ServedRequest
 
 
-VERIFY_COSTS = (0.0, 0.2, 0.8)
+VERIFY_COSTS = (0.01, 0.2, 0.8)
 """What each draft token adds to a step's verification, as a share of a token's decode: least, usual, most. Published: 0
-while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4."""
-LEAST_VERIFY_COST = 0.01
-"""Of a server that is watched: a draft token's logits and its sampling are never free, so a drafter that is hardly ever
-right costs something, however little."""
-VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
+while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4. Its logits and its
+sampling are never free, so a drafter that is hardly ever right costs something, however little."""
+VERIFY_COSTS_ANYWHERE = (0.01, 0.5, 1.5)
 """The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.24 for the
 demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
 DRAFT_COSTS = (0.02, 0.1, 0.4)
@@ -98,22 +95,18 @@ def effort_of(samples: Sequence[ServedRequest]) -> DecodeTotals:
 
 
 class Pair(Struct, frozen=True):
-    """A request against its baseline: seconds without and with speculation, and the deviation of the baseline's
-    logarithm."""
+    """A request against its baseline: seconds without and with speculation."""
 
     without: float
     took: float
-    deviation: float
 
 
-def compared(pairs: Sequence[Pair]) -> Interval:
+def compared(pairs: Sequence[Pair], deviation: float) -> Interval:
     """The speed-up over requests in the order in which they ran: the time that all would have taken over the time that
-    they took."""
+    they took. `deviation` is that of the baseline's logarithm."""
     blocks = _blocks([(pair.without, pair.took) for pair in pairs])
     found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
-    total = sum(pair.without for pair in pairs)
     # One baseline is behind many requests, so its error does not average out.
-    deviation = sum(pair.without * pair.deviation for pair in pairs) / total if total else 0.0
     value = max(found.value, 1e-9)
     low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)
     high = sqrt(log(max(found.high, value) / value) ** 2 + (Z_95 * deviation) ** 2)
@@ -170,62 +163,3 @@ def break_even(length: float, speedup: float, drafted_per_step: float) -> tuple[
         return needed, None
     acceptance = (needed - 1) / drafted_per_step
     return needed, max(0.0, acceptance) if acceptance <= 1 else None
-
-
-# Requests grouped by what they were: by context length and by kind of work.
-
-CONTEXT_BOUNDS = (256, 1024, 4096, 16384, 65536)
-CONTEXT_NAMES = ("0–256", "256–1k", "1k–4k", "4k–16k", "16k–64k", "64k+")
-LONG_PROMPT = 2048
-"""Tokens to process from which a request counts as one with a long prompt."""
-FOLLOW_UP = 0.5
-"""Share of a prompt's tokens that must have been cached for a follow-up."""
-LONG, NEXT, FRESH = "long prompt", "follow-up", "new prompt"
-PHASES = (*(str(purpose) for purpose in RequestPurpose), LONG, NEXT, FRESH)
-
-
-def context_of(sample: ServedRequest) -> str | None:
-    """The bucket of its context's length at its end."""
-    if sample.prompt_tokens is None:
-        return None
-    length = sample.prompt_tokens + (sample.decode_tokens or 0)
-    return CONTEXT_NAMES[sum(length >= bound for bound in CONTEXT_BOUNDS)]
-
-
-def phase_of(sample: ServedRequest) -> str | None:
-    """What the proxy saw it was for; else the shape of its prompt, which is all that the server's log tells."""
-    if sample.purpose is not None:
-        return str(sample.purpose)
-    if sample.prompt_tokens is None:
-        return None
-    cached = sample.cached_tokens or 0
-    if sample.prompt_tokens - cached >= LONG_PROMPT:
-        return LONG
-    return NEXT if cached >= FOLLOW_UP * sample.prompt_tokens and cached else FRESH
-
-
-def grouped(
-    samples: Sequence[ServedRequest],
-    names: Sequence[str | None],
-    order: Sequence[str],
-    pairs: Sequence[Pair | None],
-) -> tuple[GroupFigures, ...]:
-    """One group a name, in this order. `names` and `pairs` are of the requests at the same places; no pair is a request
-    that cannot be compared."""
-    figures = []
-    for name in (name for name in order if name in names):
-        places = [place for place, own in enumerate(names) if own == name]
-        effort = effort_of([samples[place] for place in places])
-        known = [pair for place in places if (pair := pairs[place]) is not None]
-        took = sum(pair.took for pair in known)
-        figures.append(
-            GroupFigures(
-                name=name,
-                requests=len(places),
-                acceptance=effort.drafts.acceptance,
-                mean_accepted_length=effort.length,
-                decode_rate=effort.rate,
-                speedup=sum(pair.without for pair in known) / took if took > 0 else None,
-            )
-        )
-    return tuple(figures)

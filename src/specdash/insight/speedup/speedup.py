@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, islice, pairwise
-from math import exp, inf, sqrt
+from itertools import islice, pairwise
+from math import exp, inf, log, sqrt
+from operator import itemgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -13,39 +14,30 @@ from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
-from specdash.core.speculation import spec_type
-from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import DraftTally
 from specdash.insight.speculation import speculation
-from specdash.insight.speculation.acceptance import between
+from specdash.insight.speculation.acceptance import decoded
 from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
-    CONTEXT_NAMES,
-    LEAST_VERIFY_COST,
-    PHASES,
     VERIFY_COSTS,
     VERIFY_COSTS_ANYWHERE,
     DecodeTotals,
     Pair,
     break_even,
     compared,
-    context_of,
     draft_costs_of,
     effort_of,
-    grouped,
     leviathan,
-    phase_of,
     sampled,
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
-from specdash.system.stats import Z_95, Interval
+from specdash.system.stats import Z_95, Interval, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.core.readings import Gpus, Props
-    from specdash.core.speculation import SpecType
     from specdash.insight.request import ServedRequest
     from specdash.insight.state import TargetState
 
@@ -56,45 +48,26 @@ TOUCH_S = 0.02
 """Requests that follow each other overlap by so much in a log that is dated to the millisecond."""
 
 
-class Overlap:
-    """Decode and prefill of all requests on one axis of time."""
-
-    def __init__(self, samples: Sequence[ServedRequest]) -> None:
-        edges: list[tuple[float, int, int]] = []
-        for sample in samples:
-            span = sample.decode_s or 0.0
-            first = sample.ended - span
-            edges += [(first, 1, 0), (sample.ended, -1, 0)]
-            if first - sample.began > TOUCH_S:
-                edges += [(sample.began, 0, 1), (first, 0, -1)]
-        decoding = filling = 0
-        counts: dict[float, tuple[int, int]] = {}
-        for at, decode, fill in sorted(edges):
-            decoding, filling = decoding + decode, filling + fill
-            counts[at] = max(1, decoding), filling
-        self._times = list(counts)
-        spans = [(later - at, *counts[at]) for at, later in pairwise(self._times)]
-        self._seconds = {
-            count: list(accumulate((span * (decoding == count) for span, decoding, _ in spans), initial=0.0))
-            for count in {decoding for _, decoding, _ in spans}
-        }
-        self._filled = list(accumulate((span * (filling > 0) for span, _, filling in spans), initial=0.0))
-
-    def profile(self, sample: ServedRequest) -> tuple[dict[int, float], float]:
-        """Seconds of its decode by how many requests decoded then (itself included), and the share of it during which
-        others were in prefill."""
-        start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
-        first, last = bisect_left(self._times, start), bisect_left(self._times, end)
-        spans = {count: until[last] - until[first] for count, until in self._seconds.items()}
-        seconds = {count: span for count, span in spans.items() if span > 1e-6}
-        return _without_touches(seconds), (self._filled[last] - self._filled[first]) / (end - start or inf)
-
-
-def _without_touches(seconds: dict[int, float]) -> dict[int, float]:
-    if len(seconds) <= 1:
-        return seconds
-    kept = {count: span for count, span in seconds.items() if span > TOUCH_S}
-    return kept or {min(seconds): sum(seconds.values())}
+def beside(sample: ServedRequest, every: Sequence[ServedRequest]) -> tuple[dict[int, float], float]:
+    """Seconds of its decode by how many of `every` decoded then (itself included), and the share of it during which
+    others were in prefill."""
+    start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
+    edges, filled = [(start, 1), (end, -1)], 0.0
+    for other in every:
+        if other is sample or other.ended <= start or other.began >= end:
+            continue
+        first = other.ended - (other.decode_s or 0.0)
+        left, right = max(start, first), min(end, other.ended)
+        if right - left > TOUCH_S:
+            edges += [(left, 1), (right, -1)]
+        filled += max(0.0, min(end, first) - max(start, other.began))
+    seconds: dict[int, float] = {}
+    count = 0
+    for (at, change), (later, _) in pairwise(sorted(edges)):
+        count += change
+        if later - at > 1e-6:
+            seconds[count] = seconds.get(count, 0.0) + later - at
+    return seconds, min(1.0, filled / (end - start or inf))
 
 
 HELD_S = 1800.0
@@ -128,12 +101,12 @@ class _Pool(Struct, frozen=True):
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeedUpPicture:
     """The speed-up part of the picture. The caller holds the state's lock; `now` and `wall` are one moment."""
-    log = state.log
+    drafting = state.log.drafting
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
     pool = _pool(state, now, wall, window_s)
     is_full = len(pool.chosen) == MOST
-    cost = log.drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s, now)
+    cost = drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s)
     samples, chosen = state.experiments.samples, pool.chosen
     key = (
         samples,
@@ -147,7 +120,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         int(wall / 60.0),
     )
     picture = state.memo.once(("speedup", window_s), key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
-    return replace(picture, by_type=log.drafting.figures())
+    return replace(picture, by_type=drafting.figures())
 
 
 def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool:
@@ -180,50 +153,38 @@ def _started(state: TargetState, now: float, wall: float) -> float:
 
 def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
-    overlap = Overlap(pool.every)
-    profiles = [overlap.profile(sample) for sample in pool.chosen]
+    rows: list[tuple[ServedRequest, dict[int, float], Pair | None]] = []
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
     reference = Reference(baselines, wall, started if started > -inf else inf) if baselines else None
-    pairs: list[Pair | None] = [None] * len(pool.chosen)
+    looks = [(at + wall - now, busy) for at, busy in state.busy_slots]
+    for sample in pool.chosen:
+        profile, filled = beside(sample, pool.every)
+        is_fair = reference is not None and filled <= PREFILL_SHARE and not _is_unseen(looks, sample, profile)
+        rows.append((sample, profile, _pair(reference, sample, profile) if reference is not None and is_fair else None))
     if reference is not None:
-        unseen = _unseen(state, pool, profiles, wall - now)
-        for place, sample in enumerate(pool.chosen):
-            pairs[place] = _pair(reference, sample, *profiles[place]) if place not in unseen else None
-        why_not = why_not or _why_uncovered(reference, pool, profiles)
-    places = [place for place, pair in enumerate(pairs) if pair is not None]
-    if places and _too_good([pair for pair in pairs if pair], [pool.chosen[place] for place in places]):
-        places, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
+        why_not = why_not or _why_uncovered(reference, pool, [profile for _, profile, _ in rows])
+    covered = [row for row in rows if row[2] is not None]
+    pairs = [pair for _, _, pair in covered if pair is not None]
+    most = MOST_GAIN * (effort_of([sample for sample, _, _ in covered]).length or inf)
+    if sum(pair.without for pair in pairs) > most * sum(pair.took for pair in pairs):
+        covered, why_not = [], TOO_GOOD
     # The text beside the figure is about the requests that are compared.
-    about = places or range(len(pool.chosen))
-    samples = [pool.chosen[place] for place in about]
+    about = covered or rows
+    samples = [sample for sample, _, _ in about]
     effort = effort_of(samples) if samples else _counted(state, now, window_s)
     if effort is None:
         return SpeedUpPicture()
-    share = _draft_share(state, effort, cost, _mean_count([profiles[place] for place in about]))
-    if places and reference is not None:
-        left_out = len(pairs) - len(places)
-        picture = _measured([pair for pair in pairs if pair], samples, reference, left_out, held=pool.held)
+    share = _draft_share(state, effort, cost, _mean_count([profile for _, profile, _ in about]))
+    if covered and reference is not None:
+        picture = _measured(pairs, samples, reference, len(rows) - len(covered), held=pool.held)
     else:
-        costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
+        costs = verify_costs_of(state), draft_costs_of(speculation.chain_of(state), effort.drafted_per_step)
         picture = _estimated(effort, share, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
-    return replace(
-        picture,
-        mean_accepted_length=effort.length,
-        draft_share=share,
-        by_context=grouped(pool.chosen, [context_of(sample) for sample in pool.chosen], CONTEXT_NAMES, pairs),
-        by_phase=grouped(pool.chosen, [phase_of(sample) for sample in pool.chosen], PHASES, pairs),
-    )
-
-
-def _too_good(pairs: Sequence[Pair], samples: Sequence[ServedRequest]) -> bool:
-    """Whether the baseline would have a step that verifies a draft take less time than any batch does."""
-    length = effort_of(samples).length
-    gain = sum(pair.without for pair in pairs) / sum(pair.took for pair in pairs)
-    return length is not None and gain > MOST_GAIN * length
+    return replace(picture, mean_accepted_length=effort.length, draft_share=share)
 
 
 def _measured(
@@ -233,44 +194,37 @@ def _measured(
     took = sum(pair.took for pair in pairs)
     without = sum(pair.without for pair in pairs)
     value, tokens = without / took, effort_of(samples).tokens
-    middle = sum(map(_middle, samples)) / len(samples)
-    picture = SpeedUpPicture(
-        value=value,
-        basis=Basis.MEASURED,
-        requests=len(pairs),
-        baseline=reference.nearest(middle, 1.0 if 1 in reference.concurrencies else reference.concurrencies[0]),
-        decode_rate=tokens / took,
-        baseline_rate=tokens / without,
-    )
+    baseline = reference.nearest(sum(map(_middle, samples)) / len(samples))
+    deviation = reference.deviation(baseline)
     words = f"{len(pairs)} requests against {_words(reference)}"
     if left_out:
         words += f"; {left_out} more ran longer, or beside more others, than was recorded"
     if held:
         words += "; the newest ones, for the window has too few"
+    picture = SpeedUpPicture(
+        value=value,
+        basis=Basis.MEASURED,
+        requests=len(pairs),
+        baseline=baseline,
+        decode_rate=tokens / took,
+        baseline_rate=tokens / without,
+        why=words,
+    )
     if len(pairs) < ENOUGH:
-        return _early(picture, pairs, f"{words}; {ENOUGH} are needed for an interval")
-    found = compared(pairs)
-    need = picture.need
-    if picture.baseline is not None and found.low > 0:
-        need = reference.need(picture.baseline, found.low, found.high)
-    verdict = _verdict(found)
-    return replace(picture, low=found.low, high=found.high, verdict=verdict, why=words, need=need)
-
-
-def _early(picture: SpeedUpPicture, pairs: Sequence[Pair], words: str) -> SpeedUpPicture:
-    """Few requests have no interval of their own; but a loss that no spread of requests explains need not wait."""
-    value = picture.value or 0.0
-    reach = Z_95 * sqrt(REQUEST_SPREAD**2 / len(pairs) + max(pair.deviation for pair in pairs) ** 2)
-    if value * exp(reach) >= 1:
-        return replace(picture, why=words)
-    return replace(picture, low=value * exp(-reach), high=value * exp(reach), verdict=Paying.HURTING, why=words)
+        # No interval of their own; but a loss that no spread of requests explains need not wait.
+        reach = Z_95 * sqrt(REQUEST_SPREAD**2 / len(pairs) + deviation**2)
+        picture = replace(picture, why=f"{words}; {ENOUGH} are needed for an interval")
+        if value * exp(reach) >= 1:
+            return picture
+        return replace(picture, low=value * exp(-reach), high=value * exp(reach), verdict=Paying.HURTING)
+    found = compared(pairs, deviation)
+    # A new baseline narrows the interval most where it is half of the variance.
+    needs_baseline = found.low > 0 and 2 * deviation**2 > (log(found.high / found.low) / (2 * Z_95)) ** 2
+    return replace(picture, low=found.low, high=found.high, verdict=_verdict(found), needs_baseline=needs_baseline)
 
 
 def _estimated(
-    effort: DecodeTotals,
-    share: float | None,
-    why_not: str,
-    costs: tuple[tuple[float, ...], tuple[float, ...]],
+    effort: DecodeTotals, share: float | None, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
@@ -280,9 +234,8 @@ def _estimated(
     how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
     found = sampled(found, effort)
     verdict = _verdict(found)
-    if verdict is Paying.EVEN and found.high - found.low > NARROW:
-        verdict = Paying.UNKNOWN
-    if effort.requests < ENOUGH and verdict is not Paying.HURTING:
+    is_wide = verdict is Paying.EVEN and found.high - found.low > NARROW
+    if is_wide or (effort.requests < ENOUGH and verdict is not Paying.HURTING):
         verdict = Paying.UNKNOWN
     return SpeedUpPicture(
         value=found.value,
@@ -310,13 +263,11 @@ def _middle(sample: ServedRequest) -> float:
     return (sample.prompt_tokens or 0) + (sample.decode_tokens or 0) / 2
 
 
-def _pair(reference: Reference, sample: ServedRequest, profile: dict[int, float], filled: float) -> Pair | None:
-    if filled > PREFILL_SHARE or sample.prompt_tokens is None or not sample.decode_s:
+def _pair(reference: Reference, sample: ServedRequest, profile: dict[int, float]) -> Pair | None:
+    seconds = reference.over(_middle(sample), profile) if sample.prompt_tokens is not None else None
+    if seconds is None or not sample.decode_s:
         return None
-    found = reference.over(_middle(sample), profile)
-    if found is None:
-        return None
-    return Pair(found.seconds * ((sample.decode_tokens or 1) - 1), sample.decode_s, found.deviation)
+    return Pair(seconds * ((sample.decode_tokens or 1) - 1), sample.decode_s)
 
 
 _SOURCES = {
@@ -334,59 +285,45 @@ def _words(reference: Reference) -> str:
     return f"the baseline (context {spans} tokens, {at_once} at once; {source})"
 
 
-def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[tuple[dict[int, float], float]]) -> str:
+def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[dict[int, float]]) -> str:
     """Why no request could be compared with the baselines there are."""
-    counts = sorted(max(profile, key=lambda count: profile[count]) for profile, _ in profiles if profile)
+    counts = sorted(max(profile, key=lambda count: profile[count]) for profile in profiles if profile)
     usual = counts[len(counts) // 2] if counts else 1
-    recorded = reference.concurrencies
+    recorded, contexts = reference.concurrencies, [_middle(sample) for sample in pool.chosen] or [0.0]
     if not recorded[0] <= usual <= recorded[-1]:
         return f"requests ran {usual} at once, and no baseline was recorded so; {RECORD} --concurrency {usual}"
-    shortest = min((_middle(sample) for sample in pool.chosen), default=0.0)
-    if reference.at(shortest, usual) is None and shortest <= reference.reach and usual in recorded:
-        return f"contexts are shorter than any baseline's; {RECORD} --context {round(shortest)}"
-    longest = max((_middle(sample) for sample in pool.chosen), default=0.0)
-    if longest > reference.reach:
-        return f"contexts are longer than any baseline's; {RECORD} --context {round(longest)}"
+    if max(contexts) > reference.reach:
+        return f"contexts are longer than any baseline's; {RECORD} --context {round(max(contexts))}"
+    if reference.at(min(contexts), usual) is None:
+        return f"contexts are shorter than any baseline's; {RECORD} --context {round(min(contexts))}"
     return "prompts of others, or requests that have not ended, ran beside all of them"
 
 
-def _unseen(
-    state: TargetState, pool: _Pool, profiles: Sequence[tuple[dict[int, float], float]], offset: float
-) -> set[int]:
-    """Indices of requests beside which others ran that no sample tells of: cancelled ones, and those still running."""
-    moments = [at + offset for at, _ in state.busy_slots]
-    found = set()
-    for index, sample in enumerate(pool.chosen):
-        first = bisect_left(moments, sample.ended - (sample.decode_s or 0.0))
-        looks = [busy for _, busy in islice(state.busy_slots, first, bisect_right(moments, sample.ended))]
-        if len(looks) >= 2 and sum(looks) / len(looks) > (_mean_count([profiles[index]]) or 1.0) + 0.5:
-            found.add(index)
-    return found
+def _is_unseen(looks: Sequence[tuple[float, int]], sample: ServedRequest, profile: dict[int, float]) -> bool:
+    """Whether others ran beside it that no sample tells of: cancelled ones, and those still running. `looks` are how
+    many slots were at work, by Unix time."""
+    first = bisect_left(looks, sample.ended - (sample.decode_s or 0.0), key=itemgetter(0))
+    busy = [count for _, count in islice(looks, first, bisect_right(looks, sample.ended, key=itemgetter(0)))]
+    return len(busy) >= 2 and sum(busy) / len(busy) > (_mean_count([profile]) or 1.0) + 0.5
 
 
-def _mean_count(profiles: Sequence[tuple[dict[int, float], float]]) -> float | None:
-    total = sum(sum(profile.values()) for profile, _ in profiles)
-    return sum(count * span for profile, _ in profiles for count, span in profile.items()) / total if total else None
+def _mean_count(profiles: Sequence[dict[int, float]]) -> float | None:
+    return ratio((count * span, span) for profile in profiles for count, span in profile.items())
 
 
 def _draft_share(state: TargetState, effort: DecodeTotals, cost: float | None, beside: float | None) -> float | None:
     """Share of decode time that went into drafting. All slots wait while one drafts."""
     if cost is not None and effort.seconds > 0 and beside is not None:
         return min(0.95, cost * effort.drafts.drafted * beside / effort.seconds)
-    known = _known_types(state)
+    chain = speculation.chain_of(state)
     # A look into a table of n-grams costs microseconds.
-    return 0.0 if known and not any(item.reads_draft_model for item in known) else None
-
-
-def _known_types(state: TargetState) -> list[SpecType]:
-    return [item for name in speculation.types_of(state) or () if (item := spec_type(name)) is not None]
+    return 0.0 if chain and not any(item.reads_draft_model for item in chain) else None
 
 
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
     """What verifying a draft token adds to a step on this machine, as a share of a token's decode: an assumption."""
     gpus: Gpus | None = state.value(Source.GPU)
-    _, usual, most = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
-    return LEAST_VERIFY_COST, usual, most
+    return VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | None:
@@ -394,15 +331,12 @@ def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | 
     if state.totals_stale_s(now) is not None:
         return None
     for bounds in (state.window(now, window_s), state.counters.life):
-        if bounds is None:
-            continue
-        first, last = bounds[0].counters, bounds[1].counters
-        drafted = between(*bounds)
-        tokens = delta(first.predicted_tokens, last.predicted_tokens)
-        seconds = delta(first.predicted_seconds, last.predicted_seconds)
-        if drafted is not None and tokens and seconds and drafted.drafted and drafted.accepted < tokens:
-            steps = tokens - drafted.accepted
-            return DecodeTotals(0, tokens, seconds, DraftTally(drafted.drafted, drafted.accepted, steps))
+        found = decoded(*bounds) if bounds is not None else None
+        if found is not None and found[1] and found[2].drafted:
+            tokens, seconds, drafts = found
+            return DecodeTotals(
+                0, tokens, seconds, DraftTally(drafts.drafted, drafts.accepted, tokens - drafts.accepted)
+            )
     return None
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import NO_SPECULATION
-from specdash.insight.picture import BackendState, Basis, Paying, SpeedUpNeed
+from specdash.insight.picture import BackendState, Basis, Paying
 from specdash.system.text import clean, percent, rate
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ def _not_clear(picture: Picture) -> Verdict:
     elif speedup.basis is Basis.ESTIMATED:
         needs, step = "a baseline", VerdictStep.BASELINE
     else:
-        needs = speedup.need
-        step = VerdictStep.BASELINE if needs is SpeedUpNeed.BASELINE else VerdictStep.NONE
+        needs = "a new baseline" if speedup.needs_baseline else "more requests"
+        step = VerdictStep.BASELINE if speedup.needs_baseline else VerdictStep.NONE
     bounds = interval(speedup)
     basis = ", an estimate" if speedup.basis is Basis.ESTIMATED else ""
     because = f"So far {bounds}×{basis}." if bounds else _sentence(speedup.why)

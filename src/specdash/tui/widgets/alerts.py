@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.core.records import Alert, TimelineEvent
-    from specdash.insight.picture import ApplyMark, Picture
+    from specdash.insight.experiments import ApplyMark
+    from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import RuleSpec
     from specdash.tui.view import View
 

@@ -20,7 +20,8 @@ from specdash.tui.widgets.speculation.verdict import verdict_role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.insight.picture import GroupFigures, MeasuredFigure, SpeculationPicture, SpeedUpPicture, TypeFigures
+    from specdash.core.log_facts import SpeculativeStatistics
+    from specdash.insight.picture import MeasuredFigure, SpeculationPicture, SpeedUpPicture
     from specdash.tui.view import View
 
 
@@ -30,9 +31,6 @@ _NAME = 14
 _LABEL = 12
 _GAUGE_LEAST, _GAUGE_MOST = 16, 60
 _WORDY = 72
-_BETWEEN, _HALF_LEAST = 3, 32
-_CLEAR = 0.03
-"""A group's speed-up so far from 1 has the colour of a gain or a loss."""
 
 
 def interval_words(speedup: SpeedUpPicture) -> str:
@@ -53,43 +51,17 @@ def _basis(speedup: SpeedUpPicture) -> str:
 
 
 def detail_lines(view: View, width: int, height: int) -> list[Line]:
-    """Verdict, what it rests on, break-even, and how it is by context length, stretch of the answer, work and type; in
-    that order, as much as there is room for."""
+    """Verdict, what it rests on, break-even, and how it is by type; in that order, as much as there is room for."""
     speedup = view.picture.speedup
     lines: list[Line] = [_verdict_line(view, width)]
     lines += [((text, "dim"),) for text in wrap(clean(speedup.why, 400), width, 2)]
     lines += _figures(speedup, width)
-    half = (width - _BETWEEN) // 2
-    if half < _HALF_LEAST:
-        return [*lines, *_stacked(_blocks(speedup, width), height - len(lines))][:height]
-    context, types, work = _blocks(speedup, half)
-    room = height - len(lines)
-    left, right = _stacked((context, work), room), _stacked((types,), room)
-    for y in range(max(len(left), len(right))):
-        first = left[y] if y < len(left) else BLANK
-        pad: Span = (" " * (half + _BETWEEN - line_width(first)), "text")
-        lines.append((*first, pad, *(right[y] if y < len(right) else BLANK)))
+    types = _types(speedup.by_type, width)
+    gap = [BLANK] if height - len(lines) > len(types) else []
+    # A table is not cut down to its heading.
+    if height - len(lines) - len(gap) >= 2:
+        lines += [*gap, *types]
     return lines[:height]
-
-
-def _blocks(speedup: SpeedUpPicture, width: int) -> tuple[list[Line], ...]:
-    """The tables, the most telling first."""
-    return (
-        _groups("by context", speedup.by_context, width),
-        _types(speedup.by_type, width),
-        _groups("by work", speedup.by_phase, width),
-    )
-
-
-def _stacked(blocks: Sequence[list[Line]], height: int) -> list[Line]:
-    """One below the other with a blank line before each where there is room; none is cut down to its heading."""
-    lines: list[Line] = []
-    for block in blocks:
-        gap = [BLANK] if height - len(lines) > len(block) else []
-        room = height - len(lines) - len(gap)
-        if block and room >= min(len(block), 2):
-            lines += [*gap, *block[:room]]
-    return lines
 
 
 def _verdict_line(view: View, width: int) -> Line:
@@ -147,42 +119,20 @@ def _gauge(least: float, now: float, width: int) -> Line:
     return tuple(cells)
 
 
-def _speedup_span(value: float | None) -> Span:
-    if value is None:
-        return UNKNOWN, "dim"
-    role = "good" if value > 1 + _CLEAR else "bad" if value < 1 - _CLEAR else "text"
-    return times(value), f"{role} bold"
-
-
-def _groups(title: str, groups: Sequence[GroupFigures], width: int) -> list[Line]:
-    """One group a line."""
-    if not groups:
-        return []
-    columns: list[Column[GroupFigures]] = [
-        Column(title, _NAME, lambda group_figures: (clean(group_figures.name, 40), "text"), 0, right=False),
-        Column("requests", 8, lambda group_figures: (compact(group_figures.requests), "dim"), 4),
-        Column("accepted", 8, lambda group_figures: (percent(group_figures.acceptance), "text"), 2),
-        Column("length", 6, lambda group_figures: (number(group_figures.mean_accepted_length, 2), "text"), 3),
-        Column("tok/s", 6, lambda group_figures: (rate(group_figures.decode_rate), "text"), 1),
-        Column("speed-up", 8, lambda group_figures: _speedup_span(group_figures.speedup), 0),
-    ]
-    return table(columns, groups, width - 1)
-
-
-def _types(types: Sequence[TypeFigures], width: int) -> list[Line]:
+def _types(types: Sequence[SpeculativeStatistics], width: int) -> list[Line]:
     """One implementation of the chain a line, with its acceptance per position as columns."""
     if not types:
         return []
 
-    def positions(type_figures: TypeFigures) -> Span:
-        shares = [round(share * 100) for share in type_figures.acceptance_per_position[:16]]
+    def positions(type_figures: SpeculativeStatistics) -> Span:
+        shares = [round(share * 100) for share in (type_figures.acceptance_per_position or ())[:16]]
         return sparkline(shares, 100), "acceptance"
 
-    columns: list[Column[TypeFigures]] = [
+    columns: list[Column[SpeculativeStatistics]] = [
         Column("by type", _NAME, lambda type_figures: (clean(type_figures.type, 40), "text"), 0, right=False),
-        Column("drafts", 6, lambda type_figures: (compact(type_figures.drafts), "dim"), 3),
+        Column("drafts", 6, lambda type_figures: (compact(type_figures.drafts_generated), "dim"), 3),
         Column("accepted", 8, lambda type_figures: (percent(type_figures.acceptance), "text"), 0),
-        Column("length", 6, lambda type_figures: (number(type_figures.mean_accepted_length, 2), "text"), 1),
+        Column("length", 6, lambda type_figures: (number(type_figures.length, 2), "text"), 1),
         Column("drafting", 8, lambda type_figures: (number(type_figures.seconds, 1, "s"), "text"), 4),
         Column("positions", 9, positions, 2, right=False, stretch=True),
     ]

@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 
 from specdash.core.readings import Source
-from specdash.insight.picture import ExperimentVerdict, MeasureName
+from specdash.insight.experiments import ExperimentVerdict, MeasureName
 from specdash.system.text import UNKNOWN, ago, clean, gain, rate
 from specdash.tui.spans import GLYPHS, Line, Span, fit, wrap
 from specdash.tui.widgets.panel import TitledPanel
@@ -16,7 +16,7 @@ from specdash.tui.widgets.panel import TitledPanel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.insight.picture import ExperimentCard, ExperimentSide, MeasureComparison
+    from specdash.insight.experiments import ExperimentCard, ExperimentSide, MeasureComparison
     from specdash.tui.view import View
 
 NOTHING = "nothing was applied yet"
