@@ -128,24 +128,24 @@ def test_a_slot_that_stands_is_judged_by_tokens_decode_calls_and_trace(signs: Sl
 
 def test_a_verification_step_that_repeats_is_the_requests_fault_and_not_the_gpus() -> None:
     watch = play("03_ngram_verify_loop", 40, process=process())
-    assert watch.raised() == {"step_repeats"}
-    found = alert(watch, "step_repeats")
+    assert watch.raised() == {"slot_hung"}
+    found = alert(watch, "slot_hung")
     assert "slot 0 repeats one verification step" in found.summary
     assert found.fix == (("LLAMA_SPEC_TYPE", "none"),)
-    spec = next(rule.spec for rule in shipped() if rule.spec.id == "step_repeats")
+    spec = next(rule.spec for rule in shipped() if rule.spec.id == "slot_hung")
     assert "the proxy then closes it at the server" in runbook(spec, found).remedy
     watch.look(70, slots=watch.state.value(Source.SLOTS), metrics=watch.state.value(Source.METRICS))
-    assert watch.state.alerts.picture().cause_key == ("step_repeats", "slot 0")
+    assert watch.state.alerts.picture().cause_key == ("slot_hung", "slot 0")
 
 
 def test_the_trace_shows_a_repeating_step_before_the_slots_do() -> None:
     watch = play("03_ngram_verify_loop", 1)
     parser, lines = LogParser(), (DATA / "03_ngram_verify_loop.log").read_bytes().splitlines(keepends=True)
-    watch.tell(Source.LOG, parser.feed(lines[0]))
+    watch.read(Source.LOG, parser.feed(lines[0]))
     watch.look(1, slots=numbered(watch, 7))
-    watch.tell(Source.LOG, parser.feed(b"".join(lines[1:] * 2)))
+    watch.read(Source.LOG, parser.feed(b"".join(lines[1:] * 2)))
     watch.look(6, slots=numbered(watch, 7), health=parse_health(200, '{"status":"ok"}'))
-    assert dict(alert(watch, "step_repeats").evidence)["steps that went back to a checkpoint"] == "22"
+    assert dict(alert(watch, "slot_hung").evidence)["steps that went back to a checkpoint"] == "22"
 
 
 def numbered(watch: Watch, slot: int) -> Any:
@@ -197,13 +197,13 @@ def test_a_models_state_says_whether_it_was_ever_loaded_and_how_its_server_ended
 
 def test_a_prompt_that_alone_is_over_the_caches_limit_does_not_ask_for_more_memory_blindly() -> None:
     watch = Watch()
-    watch.tell(Source.LOG, LogParser().feed((DATA / "16_prompt_cache_over_limit.log").read_bytes()))
+    watch.read(Source.LOG, LogParser().feed((DATA / "16_prompt_cache_over_limit.log").read_bytes()))
     found = watch.state.picture(watch.at, 0.0).views.prefix_cache
     assert (found.entries, found.size_mib, found.limit_mib) == (1, 2460.007, 1200.0)
 
 
 def test_each_request_knows_the_build_that_answered_it() -> None:
     watch = Watch()
-    watch.tell(Source.LOG, LogParser().feed((DATA / "08_build_changed_acceptance.log").read_bytes()))
+    watch.read(Source.LOG, LogParser().feed((DATA / "08_build_changed_acceptance.log").read_bytes()))
     builds = {request.build for request in watch.state.picture(watch.at, 0.0).log.requests}
     assert builds == {"9234", "9235"}

@@ -134,7 +134,7 @@ JUDGED = (
     "endpoint_unusable",
     "backend_down",
     "find_slot_storm",
-    "kv_full",
+    "context_overflow",
     "disk_full",
 )
 
@@ -221,7 +221,7 @@ SPECS = {
                 ("gpu_throttled", "GPU is throttled"),
                 ("gpu_lost", "GPU is lost"),
                 ("acceptance_collapse", "Acceptance collapsed"),
-                ("kv_full", "KV cache is full"),
+                ("context_overflow", "KV cache is full"),
                 ("disk_full", "Disk is nearly full"),
             )
         ),

@@ -44,7 +44,7 @@ def having_memory(used: int, free: int) -> Any:
 
 
 class Bench:
-    """A server at work on a machine whose driver and kernel tell what the test says; time passes when it is told to."""
+    """A server at work on a machine whose driver and kernel are what the test says; time passes in `go`."""
 
     def __init__(
         self,
@@ -107,10 +107,10 @@ class Bench:
             if self.now >= self.gpu_due:
                 self.gpu_due = self.now + self.gpu.step(1.0)
             self.host.step(1.0)
-            self._tell_server()
+            self._look()
         return {alert.rule for alert in self.active}
 
-    def _tell_server(self) -> None:
+    def _look(self) -> None:
         tree = ProcessTree(SERVER, cpu_cores=self.cores, memory_bytes=9 * GIB, command=self.command)
         slot = Slot(0, is_processing=self.busy, task=1, n_decoded=int(self.now) if self.busy else None)
         for source, value in (
@@ -133,213 +133,142 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_a_healthy_machine_raises_nothing(bench: Bench) -> None:
-    assert bench.go(90) == set()
+IDLE_GPU = {"nvmlDeviceGetUtilizationRates": type("Rates", (), {"gpu": 0, "memory": 0})}
+REASONS, INFO = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetMemoryInfo"
+NOTICE, WARNING, CRITICAL = AlertSeverity
+UNUSED = {"values": IDLE_GPU}
+
+
+def gpu_memory(free_mib: int) -> dict[str, Any]:
+    """The driver's own share is neither used nor free."""
+    return {"values": {INFO: having_memory(used=79 * GIB - free_mib * MIB, free=free_mib * MIB)}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "expected"),
+    [
+        ({}, 60, None),
+        # No GPU at all is no lost GPU; a driver that fails later is, and one of several.
+        ({"faults": {"nvmlInit": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND}}, 40, None),
+        *(({"faults": dict.fromkeys(("nvmlDeviceGetUtilizationRates", "nvmlInit"), error)}, 2,
+           ("gpu_lost", CRITICAL, "driver error"))
+          for error in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN)),
+        # Unused: of a server that was given layers for it, and decodes on the CPU.
+        (UNUSED, 20, None),
+        (UNUSED, 40, ("gpu_lost", WARNING, "it was started with 99 layers for it")),
+        *(({**UNUSED, "command": command}, 60, ("gpu_lost", WARNING, "it used it before") if used else None)
+          for command, used in ((("llama-server",), True), (("llama-server", "-ngl", "0"), False),
+                                (("x", "--gpu-layers=0"), False))),
+        ({**UNUSED, "busy": False}, 60, None),
+        ({**UNUSED, "cores": 0.05}, 60, None),
+        # Throttled: how bad it is depends on the reason; idle clocks and clocks that were set are none.
+        *(({"values": {REASONS: bits}}, 20,
+           ("gpu_throttled", severity, f"GPU 0 (NVIDIA H200) is slowed down: {words} at 61 °C, 250 W of 700 W"))
+          for bits, severity, words in (
+              (0x004, NOTICE, "power cap"),
+              (0x024, WARNING, "thermal slowdown (software)"),
+              (0x008, CRITICAL, "hardware slowdown"),
+              (0x048, CRITICAL, "hardware slowdown, thermal slowdown (hardware)"),
+              (0x080, CRITICAL, "power brake"))),
+        *(({"values": {REASONS: bits}}, 30, None) for bits in (0x001, 0x002, 0x010, 0x100)),
+        ({"values": {REASONS: 0x8}, "busy": False}, 30, None),
+        # Little memory left, on the GPU and on the machine, where 5 % of a large one are enough.
+        (gpu_memory(300), 15, None),
+        (gpu_memory(200), 15, ("memory_pressure", WARNING, "GPU 0")),
+        (gpu_memory(30), 15, ("memory_pressure", CRITICAL, "GPU 0")),
+        ({"kib": {**HEALTHY, "MemAvailable": 4 << 20}}, 15, None),
+        ({"kib": {**HEALTHY, "MemAvailable": 1800 << 10}}, 15, ("memory_pressure", WARNING, "is left on the machine")),
+        ({"kib": {**HEALTHY, "MemAvailable": 1 << 20}}, 15, ("memory_pressure", CRITICAL, "is left on the machine")),
+        ({"kib": {**HEALTHY, "MemTotal": 1 << 30, "MemAvailable": 40 << 20}}, 15, None),
+    ],
+)  # fmt: skip
+def test_what_is_raised_on_such_a_machine(
+    bench: Bench, changes: dict[str, Any], seconds: int, expected: tuple[str, AlertSeverity, str] | None
+) -> None:
+    assert bench.go(5) == set() or "command" in changes
+    for name, value in changes.items():
+        if name == "values":
+            bench.nvml.values |= value
+        else:
+            setattr(bench.nvml if name == "faults" else bench, name, value)
+    assert bench.go(seconds) == ({expected[0]} if expected else set())
+    if expected:
+        (alert,) = bench.active
+        assert (alert.severity, expected[2] in alert.summary) == (expected[1], True), alert.summary
+
+
+def test_every_reason_in_the_table_is_one_of_the_collectors() -> None:
+    assert set(THROTTLES) <= {name for _, name in THROTTLE_REASONS}
 
 
 def test_the_machine_of_the_dashboard_is_not_that_of_a_server_elsewhere(tmp_path: Path) -> None:
     for url, expected in (("http://127.0.0.1:1", TROUBLES), ("http://gpu-box:8080", set())):
         bench = Bench(tmp_path, url=url)
-        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = 0x8
-        bench.nvml.values["nvmlDeviceGetComputeRunningProcesses"] = [
-            process(SERVER, 8 * GIB),
-            process(OTHER, 9 * GIB),
-        ]
+        bench.nvml.values[REASONS] = 0x8
         bench.kib["MemAvailable"] = 1 << 19
-        for _ in range(30):
-            bench.pages["pswpin"] += 1000
-            bench.go(1)
-        assert {alert.rule for alert in bench.active} == expected
+        assert bench.go(30) == expected
 
 
-def test_no_gpu_at_all_is_no_lost_gpu(bench: Bench) -> None:
-    bench.nvml.faults = {"nvmlInit": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND}
-    assert bench.go(40) == set()
-
-
-class TestServerStarved:
-    def see(self, wait: float, cores: float, used: float, seconds: int = 20) -> set[str]:
-        """What is raised of a server at work that waits so much and uses so many of two cores."""
-        watch = Watch(OWN)
-        tree = ProcessTree(pid=SERVER, name="llama-server", started_wall=0.0, cpu_cores=cores, cpu_wait=wait)
-        host = Host(cpu_utilisation=used, cpu_count=2)
-        for count in range(seconds):
-            watch.look(1, metrics=counters(count, running=1), slots=working(count), process=tree, host=host, health=OK)
-        return watch.raised()
-
-    def test_cpus_that_others_use_are_the_cause(self) -> None:
-        assert self.see(wait=0.7, cores=0.3, used=1.0) == {"cpu_starved"}
-
-    def test_more_threads_than_cores_are_the_servers_own_doing(self) -> None:
-        assert self.see(wait=0.7, cores=1.9, used=1.0) == set()
-
-    def test_a_busy_machine_that_leaves_the_server_its_share_is_no_trouble(self) -> None:
-        assert self.see(wait=0.1, cores=0.9, used=1.0) == set()
-
-    def test_a_moment_is_nothing(self) -> None:
-        assert self.see(wait=0.7, cores=0.3, used=1.0, seconds=4) == set()
-
-
-class TestGpuLost:
-    @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
-    def test_a_driver_that_fails_is_told_at_the_next_look_and_its_return_too(self, bench: Bench, error: int) -> None:
+def test_a_lost_gpu_is_named_where_it_is_known_which_and_comes_back(tmp_path: Path) -> None:
+    for lost, subject in ({1}, "GPU 1"), (set(), ""):
+        bench = Bench(tmp_path, gpus=2)
         assert bench.go(5) == set()
-        bench.nvml.faults = dict.fromkeys(("nvmlDeviceGetUtilizationRates", "nvmlInit"), error)
-        assert bench.go(2) == {"gpu_lost"}
-        alert = bench.alert("gpu_lost")
-        assert alert.severity is AlertSeverity.CRITICAL
-        assert alert.subject == "GPU 0"
-        assert "driver error" in alert.summary
-        assert "gpu_lost" in bench.go(120)
-        bench.nvml.faults = {}
-        assert "gpu_lost" not in bench.go(80)
-
-    def test_a_driver_that_fails_names_no_gpu_where_there_are_several(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path, gpus=2)
-        bench.go(5)
-        bench.nvml.faults = dict.fromkeys(("nvmlDeviceGetUtilizationRates", "nvmlInit"), pynvml.NVML_ERROR_UNKNOWN)
-        bench.go(2)
-        assert bench.alert("gpu_lost").subject == ""
-
-    def test_one_of_several(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path, gpus=2)
-        bench.go(5)
-        bench.nvml.lost = {1}
+        bench.nvml.lost = lost
+        if not lost:
+            bench.nvml.faults = dict.fromkeys(("nvmlDeviceGetUtilizationRates", "nvmlInit"), pynvml.NVML_ERROR_UNKNOWN)
         bench.go(8)
-        assert bench.alert("gpu_lost").subject == "GPU 1"
+        assert bench.alert("gpu_lost").subject == subject
+        bench.nvml.lost, bench.nvml.faults = set(), {}
+        assert bench.go(80) == set()
 
 
-class TestGpuUnused:
-    def stop_using(self, bench: Bench) -> None:
-        bench.nvml.values["nvmlDeviceGetUtilizationRates"] = type("Rates", (), {"gpu": 0, "memory": 0})
+def test_the_memory_of_another_servers_gpu_is_not_judged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, gpus=2)
+    answer = bench.nvml.answer
 
-    def test_a_server_that_was_given_layers_for_a_gpu_and_decodes_on_the_cpu(self, bench: Bench) -> None:
-        self.stop_using(bench)
-        assert bench.go(20) == set()
-        assert bench.go(20) == {"gpu_lost"}
-        assert "it was started with 99 layers for it" in bench.alert("gpu_lost").summary
+    def by_gpu(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if name == INFO and arguments[0] == 1:
+            return having_memory(used=79 * GIB, free=0)
+        if name == "nvmlDeviceGetComputeRunningProcesses":
+            return [process(SERVER if arguments[0] == 0 else OTHER, 8 * GIB)]
+        return answer(name, arguments, options)
 
-    def test_a_server_that_used_it_before(self, bench: Bench) -> None:
-        bench.command = ("llama-server",)
-        bench.go(10)
-        self.stop_using(bench)
-        assert bench.go(45) == {"gpu_lost"}
-        assert "it used it before" in bench.alert("gpu_lost").summary
-
-    @pytest.mark.parametrize("command", [("llama-server",), ("llama-server", "-ngl", "0"), ("x", "--gpu-layers=0")])
-    def test_a_server_that_is_meant_for_the_cpu(self, bench: Bench, command: tuple[str, ...]) -> None:
-        bench.command = command
-        self.stop_using(bench)
-        assert bench.go(60) == set()
-
-    def test_a_server_without_work(self, bench: Bench) -> None:
-        self.stop_using(bench)
-        bench.busy = False
-        assert bench.go(60) == set()
-
-    def test_a_server_that_waits_for_something_else(self, bench: Bench) -> None:
-        self.stop_using(bench)
-        bench.cores = 0.05
-        assert bench.go(60) == set()
+    bench.nvml.answer = by_gpu  # type: ignore[method-assign]
+    assert bench.go(30) == set()
 
 
-class TestGpuThrottled:
-    @pytest.mark.parametrize(
-        ("bits", "severity", "words"),
-        [
-            (0x004, AlertSeverity.NOTICE, "power cap"),
-            (0x020, AlertSeverity.WARNING, "thermal slowdown (software)"),
-            (0x024, AlertSeverity.WARNING, "thermal slowdown (software)"),
-            (0x008, AlertSeverity.CRITICAL, "hardware slowdown"),
-            (0x048, AlertSeverity.CRITICAL, "hardware slowdown, thermal slowdown (hardware)"),
-            (0x080, AlertSeverity.CRITICAL, "power brake"),
-        ],
-    )
-    def test_how_bad_it_is_depends_on_the_reason(
-        self, bench: Bench, bits: int, severity: AlertSeverity, words: str
-    ) -> None:
-        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = bits
-        assert bench.go(5) == set()
-        assert bench.go(15) == {"gpu_throttled"}
-        alert = bench.alert("gpu_throttled")
-        assert alert.severity is severity
-        assert alert.summary == f"GPU 0 (NVIDIA H200) is slowed down: {words} at 61 °C, 250 W of 700 W"
-
-    @pytest.mark.parametrize("bits", [0x000, 0x001, 0x002, 0x010, 0x100])
-    def test_idle_clocks_and_clocks_that_somebody_set_are_no_throttle(self, bench: Bench, bits: int) -> None:
-        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = bits
-        assert bench.go(30) == set()
-
-    def test_a_gpu_without_work_is_not_judged(self, bench: Bench) -> None:
-        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = 0x8
-        bench.busy = False
-        assert bench.go(30) == set()
-
-    def test_every_reason_in_the_table_is_one_of_the_collectors(self) -> None:
-        assert set(THROTTLES) <= {name for _, name in THROTTLE_REASONS}
+def test_reading_back_from_the_swap_all_the_time_is_an_alert_and_a_short_burst_is_none(bench: Bench) -> None:
+    assert bench.go(30) == set()
+    bench.pages["pswpin"] += 2000
+    assert bench.go(30) == set()
+    for _ in range(40):
+        bench.pages["pswpin"] += 1000
+        bench.go(1)
+    alert = bench.alert("memory_pressure")
+    assert "MiB/s move between memory and swap" in alert.summary
+    assert dict(alert.evidence)["read back now"] == f"{size(1000 * os.sysconf('SC_PAGE_SIZE'))}/s"
+    assert bench.go(70) == set()
 
 
-class TestGpuMemory:
-    @pytest.mark.parametrize(
-        ("free_mib", "severity"), [(200, AlertSeverity.WARNING), (30, AlertSeverity.CRITICAL), (300, None)]
-    )
-    def test_little_of_it_left(self, bench: Bench, free_mib: int, severity: AlertSeverity | None) -> None:
-        # The driver's own share is neither used nor free.
-        memory = having_memory(used=79 * GIB - free_mib * MIB, free=free_mib * MIB)
-        bench.nvml.values["nvmlDeviceGetMemoryInfo"] = memory
-        raised = bench.go(15)
-        assert raised == ({"memory_pressure"} if severity else set())
-        if severity:
-            assert bench.alert("memory_pressure").severity is severity
-
-    def test_of_a_gpu_of_somebody_else(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path, gpus=2)
-        answer = bench.nvml.answer
-
-        def by_gpu(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-            if name == "nvmlDeviceGetMemoryInfo" and arguments[0] == 1:
-                return having_memory(used=79 * GIB, free=0)
-            if name == "nvmlDeviceGetComputeRunningProcesses":
-                return [process(SERVER if arguments[0] == 0 else OTHER, 8 * GIB)]
-            return answer(name, arguments, options)
-
-        bench.nvml.answer = by_gpu  # type: ignore[method-assign]
-        assert bench.go(30) == set()
-
-
-class TestMemory:
-    @pytest.mark.parametrize(
-        ("left_kib", "severity"),
-        [(1 << 20, AlertSeverity.CRITICAL), (1800 << 10, AlertSeverity.WARNING), (4 << 20, None)],
-    )
-    def test_little_of_it_left(self, bench: Bench, left_kib: int, severity: AlertSeverity | None) -> None:
-        bench.kib["MemAvailable"] = left_kib
-        assert bench.go(15) == ({"memory_pressure"} if severity else set())
-        if severity:
-            assert bench.alert("memory_pressure").severity is severity
-
-    def test_five_percent_of_a_large_machine_are_enough(self, bench: Bench) -> None:
-        bench.kib |= {"MemTotal": 1 << 30, "MemAvailable": 40 << 20}
-        assert bench.go(15) == set()
-
-
-class TestSwap:
-    def test_reading_back_from_it_all_the_time(self, bench: Bench) -> None:
-        assert bench.go(10) == set()
-        for _ in range(40):
-            bench.pages["pswpin"] += 1000
-            bench.go(1)
-        alert = bench.alert("memory_pressure")
-        assert "MiB/s move between memory and swap" in alert.summary
-        assert dict(alert.evidence)["read back now"] == f"{size(1000 * os.sysconf('SC_PAGE_SIZE'))}/s"
-        assert bench.go(70) == set()
-
-    @pytest.mark.parametrize("seen_s", [3, 30])
-    def test_a_short_burst_is_none(self, bench: Bench, seen_s: int) -> None:
-        bench.go(seen_s)
-        bench.pages["pswpin"] += 2000
-        bench.kib["SwapFree"] -= 20 << 10
-        assert bench.go(30) == set()
+@pytest.mark.parametrize(
+    ("wait", "cores", "used", "seconds", "starved"),
+    [
+        (0.7, 0.3, 1.0, 20, True),
+        # More threads than cores are its own doing; it gets its share; a moment is nothing.
+        (0.7, 1.9, 1.0, 20, False),
+        (0.1, 0.9, 1.0, 20, False),
+        (0.7, 0.3, 1.0, 4, False),
+    ],
+)
+def test_a_server_is_starved_by_other_programs(
+    wait: float, cores: float, used: float, seconds: int, starved: bool
+) -> None:
+    watch = Watch(OWN)
+    tree = ProcessTree(pid=SERVER, name="llama-server", started_wall=0.0, cpu_cores=cores, cpu_wait=wait)
+    host = Host(cpu_utilisation=used, cpu_count=2)
+    for count in range(seconds):
+        watch.look(1, metrics=counters(count, running=1), slots=working(count), process=tree, host=host, health=OK)
+    assert watch.raised() == ({"cpu_starved"} if starved else set())
 
 
 @contextlib.contextmanager
@@ -354,37 +283,32 @@ def small_disk(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)  # noqa: S607
 
 
-class TestDisk:
-    def test_a_disk_that_fills(self, tmp_path: Path) -> None:
-        with small_disk(tmp_path / "logs", "size=24m") as logs:
-            places = (("server log", str(logs)), ("specdash's state", str(logs / "not" / "there")))
-            bench = Bench(tmp_path, user="[disk_full]\nlimits.critical_mib = 1", places=places)
-            assert bench.go(5) == set()
-            (logs / "server.log").write_bytes(b"x" * 22 * MIB)
-            assert bench.go(5) == {"disk_full"}
-            alert = bench.alert("disk_full")
-            assert alert.severity is AlertSeverity.WARNING
-            assert alert.summary == f"2.0 MiB are left on the disk of {logs} (server log, specdash's state)"
-            with pytest.raises(OSError, match="No space left"):
-                (logs / "more").write_bytes(b"x" * 4 * MIB)
-            bench.go(3)
-            assert bench.alert("disk_full").severity is AlertSeverity.CRITICAL
-            for path in logs.iterdir():
-                path.unlink()
-            assert bench.go(12) == set()
+def test_a_disk_that_fills(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "logs", "size=24m") as logs:
+        places = (("server log", str(logs)), ("specdash's state", str(logs / "not" / "there")))
+        bench = Bench(tmp_path, user="[disk_full]\nlimits.critical_mib = 1", places=places)
+        assert bench.go(5) == set(), "a small disk with room is none"
+        (logs / "server.log").write_bytes(b"x" * 22 * MIB)
+        assert bench.go(5) == {"disk_full"}
+        alert = bench.alert("disk_full")
+        assert alert.severity is WARNING
+        assert alert.summary == f"2.0 MiB are left on the disk of {logs} (server log, specdash's state)"
+        with pytest.raises(OSError, match="No space left"):
+            (logs / "more").write_bytes(b"x" * 4 * MIB)
+        bench.go(3)
+        assert bench.alert("disk_full").severity is CRITICAL
+        for path in logs.iterdir():
+            path.unlink()
+        assert bench.go(12) == set()
 
-    def test_a_disk_without_room_for_another_file(self, tmp_path: Path) -> None:
-        with small_disk(tmp_path / "logs", "size=24m,nr_inodes=200") as logs:
-            bench = Bench(tmp_path, places=(("server log", str(logs)),))
-            assert bench.go(5) == set()
-            with contextlib.suppress(OSError):
-                for number in range(300):
-                    (logs / str(number)).touch()
-            bench.go(3)
-            alert = bench.alert("disk_full")
-            assert alert.severity is AlertSeverity.CRITICAL
-            assert alert.summary.startswith("only 0 files can still be made")
 
-    def test_a_small_disk_with_room_is_none(self, tmp_path: Path) -> None:
-        with small_disk(tmp_path / "logs", "size=24m") as logs:
-            assert Bench(tmp_path, places=(("server log", str(logs)),)).go(10) == set()
+def test_a_disk_without_room_for_another_file(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "logs", "size=24m,nr_inodes=200") as logs:
+        bench = Bench(tmp_path, places=(("server log", str(logs)),))
+        assert bench.go(5) == set()
+        with contextlib.suppress(OSError):
+            for number in range(300):
+                (logs / str(number)).touch()
+        bench.go(3)
+        alert = bench.alert("disk_full")
+        assert (alert.severity, alert.summary[:31]) == (CRITICAL, "only 0 files can still be made ")

@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,17 +30,8 @@ from specdash.insight.rules.scene import RuleScene
 if TYPE_CHECKING:
     from specdash.core.readings import Source
 
-# What to do about an alert: its rule's texts with the values that are known in place of their placeholders.
-
-PLACEHOLDERS: Mapping[str, str] = {
-    "pid": "PID",
-    "port": "PORT",
-    "url": "URL",
-    "folder": "FOLDER",
-    "upstream": "UPSTREAM",
-}
-"""By the name that stands in braces in the rules' texts: what is printed where the value is not known."""
-_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+"""A name in braces in a rule's texts (pid, port, url, folder, upstream); in capitals where its value is not known."""
 
 
 class Runbook(Struct, frozen=True):
@@ -64,8 +56,8 @@ def filled(text: str, names: Iterable[tuple[str, str]]) -> str:
     """The text with the values of its placeholders, as a shell wants them."""
     import shlex
 
-    known = {**PLACEHOLDERS, **{name: shlex.quote(printable(value)) for name, value in names}}
-    return _PLACEHOLDER.sub(lambda found: known[found[1]], text)
+    known = {name: shlex.quote(printable(value)) for name, value in names}
+    return _PLACEHOLDER.sub(lambda found: known.get(found[1], found[1].upper()), text)
 
 
 FAMILIES = ("availability", "speculation", "memory", "answers", "machine")
@@ -77,7 +69,11 @@ RuleFunction = Callable[[RuleScene, Limits], Iterable[Symptom]]
 
 
 class UnjudgeableError(Exception):
-    """What a rule raises where it cannot tell: the words say why. Its alerts stay as they are."""
+    """What a rule raises where it cannot judge: the words say why. Its alerts stay as they are."""
+
+
+class OverError(Exception):
+    """What a rule raises where the contrary of its symptom is seen: its alerts are over without `clear_after_s`."""
 
 
 class RuleSpec(Struct, frozen=True):
@@ -122,8 +118,6 @@ class Rule(Struct, frozen=True):
     judge: RuleFunction
     refute: Callable[[RuleScene, Limits, Alert], str] | None = None
     """Why an alert that is over was never so, in words; empty where it was."""
-    is_over: Callable[[RuleScene], bool] | None = None
-    """Whether the contrary of the symptom is seen, so that its alerts are over without their `clear_after_s`."""
 
 
 _RULES: list[Rule] = []
@@ -132,19 +126,16 @@ _RULES: list[Rule] = []
 def rule(
     title: str,
     severity: AlertSeverity,
-    *,
     refute: Callable[[RuleScene, Limits, Alert], str] | None = None,
-    is_over: Callable[[RuleScene], bool] | None = None,
     **fields: Any,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Make a rule of a function, whose name is the rule's id and whose docstring its runbook: what it means, a list of
     checks, the remedy. `fields` are those of `RuleSpec`."""
 
     def made(judge: RuleFunction) -> RuleFunction:
-        family = judge.__module__.rpartition(".")[2]
-        texts = runbook_of(judge.__doc__ or "")
+        family, texts = judge.__module__.rpartition(".")[2], runbook_of(judge.__doc__ or "")
         spec = RuleSpec(judge.__name__, family, title, severity, texts.meaning, texts.checks, texts.remedy, **fields)
-        _RULES.append(Rule(spec, judge, refute, is_over))
+        _RULES.append(Rule(spec, judge, refute))
         return judge
 
     return made
@@ -152,11 +143,10 @@ def rule(
 
 def runbook_of(docstring: str) -> Runbook:
     """The runbook in a rule's docstring: paragraphs, of which the one with dashes lists the checks."""
-    paragraphs = [paragraph.strip() for paragraph in docstring.split("\n\n")]
-    meaning, checks, remedy = (*paragraphs, "", "")[:3]
+    meaning, checks, remedy = (*docstring.split("\n\n"), "", "")[:3]
     lines = (" ".join(line.strip() for line in check.split("\n")) for check in checks.split("\n    - "))
-    joined = (" ".join(text.split()) for text in (meaning, remedy))
-    return Runbook(next(joined), tuple(line.removeprefix("- ") for line in lines if line), next(joined))
+    joined = " ".join(meaning.split()), " ".join(remedy.split())
+    return Runbook(joined[0], tuple(text for line in lines if (text := line.strip().removeprefix("- "))), joined[1])
 
 
 @cache
@@ -201,33 +191,31 @@ def with_user_limits(
 
 
 def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
-    from pydantic import Field, StrictBool
+    changes: dict[str, Any] = {}
+    for name, value in table.items():
+        if name == "limits":
+            if not isinstance(value, dict):
+                raise InputError(f"{where}: limits wants a table, such as limits.{next(iter(spec.limits), 'NAME')} = 1")
+            if unknown := value.keys() - spec.limits.keys():
+                raise InputError(f"{where}: no limit is called {min(unknown)}; {near(min(unknown), spec.limits)}")
+            changed = {limit: _number(amount, f"{where}: limits.{limit}") for limit, amount in value.items()}
+            changes[name] = {**spec.limits, **changed}
+        elif name in ("raise_after_s", "clear_after_s"):
+            changes[name] = _number(value, f"{where}: {name}")
+        elif name == "severity" and value in tuple(AlertSeverity):
+            changes[name] = AlertSeverity(value)
+        elif name == "enabled" and isinstance(value, bool):
+            changes[name] = value
+        elif name in ("severity", "enabled"):
+            wanted = f"one of {', '.join(AlertSeverity)}" if name == "severity" else "true or false"
+            raise InputError(f"{where}: {name} = {value!r}: must be {wanted}")
+        else:
+            known = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
+            raise InputError(f"{where}: {name}: cannot be changed; {near(name, known)}")
+    return replace(spec, **changes)
 
-    number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-    severities: Any = Literal[tuple(map(str, AlertSeverity))]
-    limits = table.get("limits", {})
-    if not isinstance(limits, dict):
-        example = next(iter(spec.limits), "NAME")
-        raise InputError(f"{where}: limits wants a table, such as limits.{example} = 1")
-    fields = {"severity": severities, "raise_after_s": number, "clear_after_s": number, "enabled": StrictBool}
-    changes = _checked({name: value for name, value in table.items() if name != "limits"}, fields, where)
-    if "severity" in changes:
-        changes["severity"] = AlertSeverity(changes["severity"])
-    changed = _checked(limits, dict.fromkeys(spec.limits, number), f"{where} limits")
-    return replace(spec, **changes, limits={**spec.limits, **changed})
 
-
-def _checked(values: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values, each of which must be one of the fields."""
-    from pydantic import ConfigDict, ValidationError, create_model
-
-    from specdash.core.config_model import what_is_wrong
-
-    types: Any = {name: (kind, None) for name, kind in fields.items()}
-    model = create_model("rule", __config__=ConfigDict(extra="forbid"), **types)
-    try:
-        checked: dict[str, Any] = model.model_validate(values).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        row = error.errors(include_url=False)[0]
-        raise InputError(what_is_wrong(row, model, where, "cannot be changed")) from None
-    return checked
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise InputError(f"{where} = {value!r}: must be a number from 0 on")
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import islice, pairwise, product
+from itertools import islice, pairwise
 from math import inf, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Drafting, Symptom
 from specdash.insight.picture import BackendState
 from specdash.insight.request import drafts_of
-from specdash.insight.rules.catalogue import rule
+from specdash.insight.rules.catalogue import OverError, rule
 from specdash.insight.rules.known import of_late, parameter
 from specdash.insight.rules.scene import increase
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
@@ -25,10 +25,11 @@ from specdash.system.stats import pooled_deviation, wilson
 from specdash.system.text import UNKNOWN, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from specdash.insight.request import ServedRequest
     from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
 
@@ -47,19 +48,6 @@ SURE = 3.5
 """Standard deviations, of what is asked every second for days."""
 _SHARES = (1 / 30, 1 / 9, 1 / 3, 1.0)
 """Of the window: drafts in vain are looked for in each part, since a drafter may have broken a moment ago."""
-_DRAFTS: tuple[tuple[Callable[[PictureSample], float | None], ...], ...] = (
-    (
-        lambda one: one.live.get("drafted", 0),
-        lambda one: one.live.get("accepted", 0),
-        lambda one: one.live.get("steps", 0),
-    ),
-    (
-        lambda one: one.totals.get("draft_tokens"),
-        lambda one: one.exact_accepted,
-        lambda one: one.totals.get("verification_steps"),
-    ),
-)
-"""Draft tokens, those accepted, and drafts: by the log, and by /metrics."""
 
 
 class StrataComparison(Struct, frozen=True):
@@ -153,36 +141,33 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     if found.acceptance > limits["share"] * found.expected or found.sigma < limits["sigma"]:
         return
-    summary = words = (
-        f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
-        f"{percent(found.expected)} expected from the {found.before} before"
+    fix: Fix = ()
+    remedy, words = (
+        "",
+        (
+            f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
+            f"{percent(found.expected)} expected from the {found.before} before"
+        ),
     )
-    remedy, changes = "", []
     first, last = ended[-len(recent) - 1].ended - _CLOCKS_S, recent[-1].ended
-    for mark in scene.picture.applies:
+    # The newest that changed the server's settings between the requests that are compared.
+    for mark in reversed(scene.picture.applies):
         record, own = mark.record, [change for change in mark.record.changes if change.role is Role.BACKEND]
         if own and record.outcome is ApplyOutcome.APPLIED and first <= mark.wall <= last:
-            # The newest that changed the server's settings between the requests that are compared.
-            words = f"{summary}; apply {record.number} came between them: {mark.text}"
+            words += f"; apply {record.number} came between them: {mark.text}"
             remedy = f"Take apply {record.number} back: specdash rollback {record.number}, or the settings above."
-            changes = [change for change in own if change.before != MASK]
+            fix = tuple((change.key, change.before) for change in own if change.before != MASK)
+            break
     yield Symptom(
         words,
         (
-            *((change.key, f"{change.before or 'unset'} to {change.after or 'unset'}") for change in changes),
             ("below by", f"{found.sigma:.1f} standard deviations"),
             ("draft tokens", str(found.drafted)),
             ("kinds of work compared", str(found.strata)),
         ),
-        fix=tuple((change.key, change.before) for change in changes),
+        fix=fix,
         remedy=remedy,
     )
-
-
-def speculation_hurting_is_over(scene: RuleScene) -> bool:
-    """The same figure says that it pays, or makes no difference: no warning may stand beside that."""
-    speedup = scene.picture.speedup
-    return kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
 
 
 @rule(
@@ -193,7 +178,6 @@ def speculation_hurting_is_over(scene: RuleScene) -> bool:
     raise_after_s=20,
     clear_after_s=60,
     chart="decode",
-    is_over=speculation_hurting_is_over,
     # Finished requests that it must rest on; 0, since the verdict judges that itself.
     limits={"requests": 0},
 )
@@ -207,6 +191,8 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Take the change that the verdict names: shorter drafts, or no speculation. docs/speedup.md explains the figure.
     """
     speedup = scene.picture.speedup
+    if kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE):
+        raise OverError  # no warning may stand beside the figure that says the contrary
     if kind_of(speedup) is not VerdictKind.COSTS or speedup.value is None or speedup.requests < limits["requests"]:
         return
     bounds = (
@@ -227,10 +213,10 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Hardly any draft is accepted",
+    "Drafts are in vain, or never made",
     AlertSeverity.WARNING,
     needs=(Source.METRICS,),
-    counters=("draft_tokens", "accepted_tokens", "verification_steps"),
+    counters=("draft_tokens", "predicted_tokens"),
     trial_s=inf,
     of_drafts=True,
     clear_after_s=0,
@@ -238,81 +224,80 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     chart="acceptance",
     # A drafter that is right one time in twenty fails 100 times running once in 170 times, and one request that repeats
     # itself may never be guessed right. A draft token costs at least a fiftieth of a token's decode.
-    limits={"drafts": 100, "requests": 3, "drafts_of_one": 1000, "window_s": 900, "acceptance": 0.02},
+    limits={
+        "drafts": 100,
+        "requests": 3,
+        "drafts_of_one": 1000,
+        "window_s": 900,
+        "acceptance": 0.02,
+        "tokens": 400,
+        "tokens_repeats": 4000,
+    },
 )
 def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Drafts are made, and not one token of them is accepted, or so few that no drafter could pay: a drafter that
-    computes NaN, the wrong draft model, or a prompt that the drafter does not get to see. A notice where nothing but
-    n-gram types draft: they are wrong where nothing repeats.
+    computes NaN, the wrong draft model, or a prompt that the drafter does not get to see. Or none is ever made, because
+    the drafter stops before its first token. A notice where nothing but n-gram types draft: they are wrong, and wait,
+    where nothing repeats.
 
     - does the same prompt at /v1/completions get drafts accepted? then the chat path is broken for this drafter
     - is the draft model of the same family and tokenizer? does another build of llama.cpp do it too?
-    - the log: draft_behind, draft_input_dropped
+    - the log: draft_behind, draft_input_dropped, draft_decode_failed
+    - never made: is LLAMA_DRAFT_P_MIN near 1? LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
 
     Switch speculation off until the drafter is right; then set it again and look at the first requests.
     """
-    drafts, drafted, accepted = max(_in_vain(scene, limits), default=(0.0, 0.0, 0.0))
+    speculation = scene.picture.backend.speculation
+    types = speculation.types or ()
+    # What looks for repeated text is right not to draft, or to be wrong, where none repeats.
+    only_repeats = bool(types) and all(kind.startswith("ngram") for kind in types)
+    evidence = (("types", ", ".join(types) or UNKNOWN),)
+    severity = AlertSeverity.NOTICE if only_repeats else None
+    windows = [scene.own(share * limits["window_s"]) for share in _SHARES]
+    drafts, drafted, accepted = max((_in_vain(window, limits) for window in windows), default=_NOTHING)
     if drafts:
         yield Symptom(
             f"{f'{accepted:.0f}' if accepted else 'none'} of the last {drafted:.0f} draft tokens "
             f"{'was' if accepted <= 1 else 'were'} accepted, in {drafts:.0f} drafts",
-            _types(scene),
+            evidence,
             fix=WITHOUT,
-            severity=AlertSeverity.NOTICE if _only_repeats(scene) else None,
+            severity=severity,
         )
-
-
-def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[tuple[float, float, float]]:
-    """Drafts, draft tokens and those accepted of windows in which no drafter could pay, by the log and by /metrics."""
-    for part, columns in product(_SHARES, _DRAFTS):
-        samples = scene.own(part * limits["window_s"])
-        tokens = [columns[0](one) for one in samples]
-        if not increase(tokens):
-            continue
-        drafted, accepted, drafts = (increase([column(one) for one in samples]) for column in columns)
-        if drafted and accepted is not None and drafts is not None:
-            # Counters move when a request ends, so that every look at which they moved is another request.
-            times = sum(before != after for before, after in pairwise(tokens))
-            enough = drafts >= limits["drafts"] and times >= limits["requests"]
-            bound = wilson(accepted / drafted, drafts or 1.0, SURE)[1]
-            if (enough or drafts >= limits["drafts_of_one"]) and (not accepted or bound < limits["acceptance"]):
-                yield drafts, drafted, accepted
-
-
-@rule(
-    "Drafts are never made",
-    AlertSeverity.WARNING,
-    needs=(Source.METRICS,),
-    counters=("draft_tokens", "predicted_tokens"),
-    trial_s=inf,
-    of_drafts=True,
-    clear_after_s=0,
-    chart="acceptance",
-    limits={"tokens": 400, "tokens_repeats": 4000, "window_s": 900},
-)
-def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Speculation is on and tokens are generated, and none is ever drafted: the drafter stops before its first token. A
-    notice, and later, where nothing but n-gram types draft, which wait for text that repeats.
-
-    - LLAMA_DRAFT_P_MIN: is it near 1? LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
-    - n-gram types: size-n, n-match and min-hits against how much the text repeats
-    - the log: draft_decode_failed
-
-    Lower LLAMA_DRAFT_P_MIN or LLAMA_DRAFT_MIN; of n-gram types the length that must match (LLAMA_EXTRA_ARGS).
-    """
-    guesses, samples = _only_repeats(scene), scene.own(limits["window_s"])
-    tokens, drafted = (
-        increase([one.totals.get(name) for one in samples]) for name in ("predicted_tokens", "draft_tokens")
-    )
-    logged = increase([one.live.get("drafted", 0) for one in samples])
-    if not scene.picture.backend.speculation.active or tokens is None or drafted != 0 or logged:
+    tokens, made = (increase(_totals(windows[-1], name)) for name in ("predicted_tokens", "draft_tokens"))
+    logged = increase([one.live.get("drafted", 0) for one in windows[-1]])
+    if not speculation.active or tokens is None or made != 0 or logged:
         return
-    if tokens >= limits["tokens_repeats" if guesses else "tokens"]:
+    if tokens >= limits["tokens_repeats" if only_repeats else "tokens"]:
         yield Symptom(
             f"{tokens:.0f} tokens generated with speculation on, and not one was drafted",
-            _types(scene),
-            severity=AlertSeverity.NOTICE if guesses else None,
+            evidence,
+            severity=severity,
+            remedy="Lower LLAMA_DRAFT_P_MIN or LLAMA_DRAFT_MIN; of n-gram types the length that must match "
+            "(LLAMA_EXTRA_ARGS).",
         )
+
+
+_NOTHING = (0.0, 0.0, 0.0)
+
+
+def _totals(samples: Iterable[PictureSample], name: str) -> list[float | None]:
+    return [sample.totals.get(name) for sample in samples]
+
+
+def _in_vain(samples: Sequence[PictureSample], limits: Limits) -> tuple[float, float, float]:
+    """Drafts, draft tokens and those accepted, where no drafter could pay."""
+    tokens = _totals(samples, "draft_tokens")
+    drafted, accepted, drafts = (
+        increase(_totals(samples, name)) for name in ("draft_tokens", "accepted_tokens", "verification_steps")
+    )
+    if not drafted or accepted is None or drafts is None:
+        return _NOTHING
+    # Counters move when a request ends, so that every look at which they moved is another request.
+    times = sum(before != after for before, after in pairwise(tokens))
+    enough = drafts >= limits["drafts"] and times >= limits["requests"]
+    bound = wilson(accepted / drafted, drafts or 1.0, SURE)[1]
+    is_vain = not accepted or bound < limits["acceptance"]
+    return (drafts, drafted, accepted) if is_vain and (enough or drafts >= limits["drafts_of_one"]) else _NOTHING
 
 
 @rule(
@@ -364,13 +349,3 @@ def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
         sorted((one for one in usable(side) if one.began >= since), key=lambda one: one.ended) for side in sides
     )
     return from_proxy if 2 * len(from_proxy) >= len(logged) else logged
-
-
-def _only_repeats(scene: RuleScene) -> bool:
-    """Whether all that drafts looks for repeated text: it is right not to draft, or to be wrong, where none repeats."""
-    types = scene.picture.backend.speculation.types or ()
-    return bool(types) and all(kind.startswith("ngram") for kind in types)
-
-
-def _types(scene: RuleScene) -> tuple[tuple[str, str], ...]:
-    return (("types", ", ".join(scene.picture.backend.speculation.types or ()) or UNKNOWN),)
