@@ -20,6 +20,7 @@ from specdash.insight.rules.catalogue import OverError, rule
 from specdash.insight.rules.known import of_late, parameter
 from specdash.insight.rules.scene import increase
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
+from specdash.insight.speedup.estimate import context_of, phase_of
 from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
 from specdash.system.stats import pooled_deviation, wilson
 from specdash.system.text import UNKNOWN, number, percent
@@ -33,16 +34,10 @@ if TYPE_CHECKING:
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
 
-# Has acceptance collapsed? Tool calls are accepted more than prose, long contexts less than short ones, so recent
-# requests are compared with earlier ones within strata of context length and work only. How far it fell is shown by the
-# acceptance that they would have had at their strata's earlier rates; whether that is chance, by how requests scatter
-# about the means of their strata.
-
 LEAST_DRAFTED = 8
 """A request with fewer draft tokens says nothing by itself."""
 COMPARED = 256
 """The newest requests; older ones are another day's work."""
-_CONTEXTS = (1024, 4096, 16384, 65536)
 _CLOCKS_S = 2.0
 SURE = 3.5
 """Standard deviations, of what is asked every second for days."""
@@ -51,44 +46,24 @@ _SHARES = (1 / 30, 1 / 9, 1 / 3, 1.0)
 
 
 class StrataComparison(Struct, frozen=True):
-    """Recent requests against earlier ones of the same strata."""
+    """Recent requests against earlier ones of the same strata: how many, what is accepted of the recent ones' drafts,
+    what would be at the earlier rates, and by how many standard deviations they lie below the earlier ones."""
 
     recent: int
     before: int
-    drafted: int
-    """Draft tokens of the recent requests."""
     acceptance: float
-    """Of the recent requests."""
     expected: float
-    """What it would be at the earlier rates of the same strata."""
     sigma: float
-    """By how many standard deviations the recent requests lie below the earlier ones."""
-    strata: int
-
-
-def stratum(sample: ServedRequest) -> tuple[int, str]:
-    """What a request is compared within: its context's size class and its work, or whether it went on from a cache."""
-    length = (sample.prompt_tokens or 0) + (sample.decode_tokens or 0)
-    size = sum(length > bound for bound in _CONTEXTS)
-    if sample.purpose is not None:
-        return size, str(sample.purpose)
-    cached = (sample.cached_tokens or 0) * 2 >= (sample.prompt_tokens or 0) > 0
-    return size, "went on" if cached else "began"
-
-
-def usable(samples: Iterable[ServedRequest]) -> list[ServedRequest]:
-    """Those that drafted enough to have an acceptance."""
-    return [one for one in samples if one.draft_accepted is not None and (one.draft_generated or 0) >= LEAST_DRAFTED]
 
 
 def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) -> StrataComparison | None:
-    """The comparison over the strata that both have; None where there is none."""
-    strata: defaultdict[tuple[int, str], tuple[list[ServedRequest], list[ServedRequest]]] = defaultdict(
-        lambda: ([], [])
-    )
+    """Has acceptance collapsed? Tool calls are accepted more than prose, long contexts less than short ones, so recent
+    requests are compared with earlier ones within strata of context length and work. Whether the difference is chance
+    is judged by how requests scatter about the means of their strata. None where no stratum has both."""
+    strata: defaultdict[object, tuple[list[ServedRequest], list[ServedRequest]]] = defaultdict(lambda: ([], []))
     for side, samples in enumerate((recent, before)):
-        for request in usable(samples):
-            strata[stratum(request)][side].append(request)
+        for request in samples:
+            strata[context_of(request), phase_of(request)][side].append(request)
     shared = [both for both in strata.values() if all(both)]
     if not shared:
         return None
@@ -102,11 +77,9 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
     return StrataComparison(
         recent=sum(len(now) for now, _ in shared),
         before=sum(len(then) for _, then in shared),
-        drafted=int(drafts.drafted),
         acceptance=drafts.acceptance or 0.0,
         expected=expected / drafts.drafted,
         sigma=below / error if error else inf if below > 0 else 0.0,
-        strata=len(shared),
     )
 
 
@@ -142,12 +115,10 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if found.acceptance > limits["share"] * found.expected or found.sigma < limits["sigma"]:
         return
     fix: Fix = ()
-    remedy, words = (
-        "",
-        (
-            f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
-            f"{percent(found.expected)} expected from the {found.before} before"
-        ),
+    remedy = ""
+    words = (
+        f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
+        f"{percent(found.expected)} expected from the {found.before} before"
     )
     first, last = ended[-len(recent) - 1].ended - _CLOCKS_S, recent[-1].ended
     # The newest that changed the server's settings between the requests that are compared.
@@ -160,11 +131,7 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             break
     yield Symptom(
         words,
-        (
-            ("below by", f"{found.sigma:.1f} standard deviations"),
-            ("draft tokens", str(found.drafted)),
-            ("kinds of work compared", str(found.strata)),
-        ),
+        (("below by", f"{found.sigma:.1f} standard deviations"),),
         fix=fix,
         remedy=remedy,
     )
@@ -254,7 +221,7 @@ def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     evidence = (("types", ", ".join(types) or UNKNOWN),)
     severity = AlertSeverity.NOTICE if only_repeats else None
     windows = [scene.own(share * limits["window_s"]) for share in _SHARES]
-    drafts, drafted, accepted = max((_in_vain(window, limits) for window in windows), default=_NOTHING)
+    drafts, drafted, accepted = max(_in_vain(window, limits) for window in windows)
     if drafts:
         yield Symptom(
             f"{f'{accepted:.0f}' if accepted else 'none'} of the last {drafted:.0f} draft tokens "
@@ -277,27 +244,23 @@ def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
-_NOTHING = (0.0, 0.0, 0.0)
-
-
 def _totals(samples: Iterable[PictureSample], name: str) -> list[float | None]:
     return [sample.totals.get(name) for sample in samples]
 
 
 def _in_vain(samples: Sequence[PictureSample], limits: Limits) -> tuple[float, float, float]:
-    """Drafts, draft tokens and those accepted, where no drafter could pay."""
+    """Drafts, draft tokens and those accepted, where no drafter could pay; else nothing."""
     tokens = _totals(samples, "draft_tokens")
     drafted, accepted, drafts = (
         increase(_totals(samples, name)) for name in ("draft_tokens", "accepted_tokens", "verification_steps")
     )
-    if not drafted or accepted is None or drafts is None:
-        return _NOTHING
     # Counters move when a request ends, so that every look at which they moved is another request.
     times = sum(before != after for before, after in pairwise(tokens))
-    enough = drafts >= limits["drafts"] and times >= limits["requests"]
-    bound = wilson(accepted / drafted, drafts or 1.0, SURE)[1]
-    is_vain = not accepted or bound < limits["acceptance"]
-    return (drafts, drafted, accepted) if is_vain and (enough or drafts >= limits["drafts_of_one"]) else _NOTHING
+    if not drafted or accepted is None or not drafts:
+        return 0.0, 0.0, 0.0
+    enough = drafts >= limits["drafts_of_one"] or (drafts >= limits["drafts"] and times >= limits["requests"])
+    is_vain = not accepted or wilson(accepted / drafted, drafts, SURE)[1] < limits["acceptance"]
+    return (drafts, drafted, accepted) if enough and is_vain else (0.0, 0.0, 0.0)
 
 
 @rule(
@@ -338,14 +301,16 @@ def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
-    """Finished requests with drafts since the server's start, in the order in which they ended: of the proxy, which
-    knows what they were for, unless the log has many more."""
+    """Finished requests since the server's start that drafted enough to have an acceptance, in the order in which they
+    ended: of the proxy, which knows what they were for, unless the log has many more."""
     uptime = scene.picture.backend.uptime_s
     if uptime is None and scene.picture.backend.state is BackendState.DOWN:
         return []
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
-    sides = (islice(reversed(side), COMPARED) for side in (scene.samples.told.values(), scene.samples.logged))
-    from_proxy, logged = (
-        sorted((one for one in usable(side) if one.began >= since), key=lambda one: one.ended) for side in sides
-    )
+    sides = []
+    for side in (scene.samples.told.values(), scene.samples.logged):
+        newest = (one for one in islice(reversed(side), COMPARED) if one.began >= since)
+        usable = [one for one in newest if one.draft_accepted is not None]
+        sides.append([one for one in usable if (one.draft_generated or 0) >= LEAST_DRAFTED])
+    from_proxy, logged = (sorted(side, key=lambda one: one.ended) for side in sides)
     return from_proxy if 2 * len(from_proxy) >= len(logged) else logged
