@@ -245,17 +245,17 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     server no more than cores (LLAMA_THREADS). Or look from another machine, with --url.
     """
     delay, host, process = scene.picture.delay, scene.picture.host, scene.picture.backend.process
-    load_1m = host.load_1m if host is not None else None
-    load = ("load", f"{number(load_1m, 1)} on {host.cpu_count if host is not None else UNKNOWN} CPUs")
+    load = f"{number(host.load_1m, 1)} on {host.cpu_count} CPUs" if host is not None else UNKNOWN
     if delay is not None and delay.late_s >= limits["late_s"]:
         yield Symptom(
             f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
             f"{duration(delay.span_s)}",
-            (load,),
+            (("load", load),),
             "specdash",
             severity=AlertSeverity.WARNING,
         )
-    waited = mean(sample.cpu_wait for sample in scene.lately(limits["window_s"]))
+    trees = (sample.process for sample in scene.lately(limits["window_s"]))
+    waited = mean(tree.cpu_wait for tree in trees if tree is not None)
     others = others_share(host, process)
     if scene.is_idle or process is None or waited is None or others is None:
         return
@@ -263,7 +263,7 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
             f"{percent(others)} of the CPUs",
-            (("the server uses", f"{number(process.cpu_cores, 2)} cores"), load),
+            (("the server uses", f"{number(process.cpu_cores, 2)} cores"), ("load", load)),
         )
 
 

@@ -64,16 +64,6 @@ class PictureSample(Struct, frozen=True):
     swap_rate: float | None = None
     """Bytes a second that came from the swap and went there."""
 
-    @property
-    def pid(self) -> int | None:
-        """The server's process."""
-        return self.process.pid if self.process is not None else None
-
-    @property
-    def cpu_wait(self) -> float | None:
-        """Share of the time that its thread waited for a CPU."""
-        return self.process.cpu_wait if self.process is not None else None
-
 
 class Start(Struct, frozen=True):
     """One start, at monotonic time `at` and Unix time `wall`; `on_trial` is a restart by which settings are tried."""
@@ -95,7 +85,8 @@ class Starts:
         """Whether it was ever seen up."""
         self.tried_at = self._tried_wall = float("-inf")
         """When settings were tried on it last."""
-        self._candidate: tuple[int, float] | None = None
+        self._newcomer: tuple[int, float] | None = None
+        """Another process at the port, and since when."""
         self._state: BackendState | None = None
         self._was_down = False
 
@@ -106,36 +97,28 @@ class Starts:
             self.tried_at, self._tried_wall = sample.at, sample.wall
         if sample.state not in _UP:
             self._was_down = self._was_down or sample.state is BackendState.DOWN
-            self._candidate = None
+            self._newcomer = None
             return
-        owner, process, confirmed = self.owner, sample.process, self._confirmed(sample)
-        last = self.seen[-1].at if self.seen else float("-inf")
-        is_new = owner is not None and confirmed and sample.pid != owner
-        # With a process in sight, that one says whether another serves.
-        alone = process is not None and process.pid == owner and process.processes == 1
-        if before not in (None, sample.state) and not alone:
+        process, owner = sample.process, self.owner
+        is_other = process is not None and owner is not None and process.pid != owner
+        if process is None or not is_other:
+            self._newcomer = None
+        elif self._newcomer is None or self._newcomer[0] != process.pid:
+            self._newcomer = process.pid, sample.at
+        # One that has taken the port from the server is seen before its answers are.
+        is_new = self._newcomer is not None and sample.at - self._newcomer[1] >= CONFIRMED_S
+        if process is not None and (is_new or not is_other):
+            self.owner = process.pid
+        # With the server's process in sight, that one says whether another serves.
+        if before not in (None, sample.state) and (process is None or is_other or process.processes > 1):
             loads = sample.state is BackendState.LOADING and before in _UP
             is_new = is_new or loads or sample.state is BackendState.RESTARTED
-        if self._was_down or (is_new and sample.at - last > ONE_START_S):
+        if self._was_down or (is_new and (not self.seen or sample.at - self.seen[-1].at > ONE_START_S)):
             # Or it is new here and from the time of the last trial, however late it was seen.
             began = process.started_wall if process is not None and process.pid != owner else None
             on_trial = sample.at - self.tried_at <= TRIAL_SEEN_S or (began is not None and began <= self._tried_wall)
             self.seen.append(Start(sample.at, sample.wall, on_trial))
-        if confirmed:
-            self.owner = sample.pid
         self.was_up, self._was_down = True, False
-
-    def _confirmed(self, sample: PictureSample) -> bool:
-        """Whether the process is the server's: the one it was, the first, or one with which the server stays up. One
-        that has taken the port from it is seen before its answers are."""
-        if sample.pid is None:
-            return False
-        if self.owner is None or sample.pid == self.owner:
-            self._candidate = None
-            return True
-        if self._candidate is None or self._candidate[0] != sample.pid:
-            self._candidate = sample.pid, sample.at
-        return sample.at - self._candidate[1] >= CONFIRMED_S
 
 
 class PictureHistory:
