@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from specdash.core.readings import ProcessTree
     from specdash.core.records import Alert
-    from specdash.insight.picture import SourcePicture
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -63,15 +62,14 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Start the service: specdash services start backend. When it ended by itself, its log's last lines or the kernel's
     (out of memory) say why; fix that first, or it ends again.
     """
-    backend, failure, owner = scene.picture.backend, _failure(scene, Source.HEALTH), scene.past.starts.owner
+    backend, failure, owner = scene.picture.backend, scene.source(Source.HEALTH).failure, scene.past.starts.owner
     if backend.state is not BackendState.DOWN or failure is FailureKind.TIMEOUT:
         return
     if failure is FailureKind.UNREACHABLE:
         must_see(scene)
     if _process(scene) is not None and (scene.past.lasting(BackendState.DOWN) or 0.0) < limits["swap_s"]:
         return
-    health = _source(scene, Source.HEALTH)
-    why = health.reason if health is not None and health.reason else backend.reason
+    why = scene.source(Source.HEALTH).reason or backend.reason
     reason, _, others = why.partition(OTHER_SERVERS)
     evidence, remedy = [("/health", why)], ""
     summary = f"nothing answers: {reason}"
@@ -127,8 +125,8 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """
     backend, process = scene.picture.backend, _process(scene)
     # Not /slots: of an idle server they are what they were, without being asked for.
-    heard = [_source(scene, source) for source in (Source.HEALTH, Source.METRICS)]
-    silent = min((one.age_s for one in heard if one is not None and one.age_s is not None), default=None)
+    ages = (scene.source(source).age_s for source in (Source.HEALTH, Source.METRICS))
+    silent = min((age for age in ages if age is not None), default=None)
     unheard = silent if silent is not None else scene.now - scene.past.since(0.0)[0].at
     starved = process is not None and (process.cpu_wait or 0.0) >= limits["cpu_wait"]
     signs = replace(backend.signs, unheard_s=unheard, cpu_starved=starved)
@@ -347,7 +345,7 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. Where
     a wrong address comes from: specdash config show.
     """
-    backend, failure = scene.picture.backend, _failure(scene, Source.HEALTH)
+    backend, failure = scene.picture.backend, scene.source(Source.HEALTH).failure
     foreign = [source for source in backend.sources if source.source in _ASKED and source.failure in _FOREIGN]
     process, owner = _process(scene), scene.past.starts.owner
     other = process if process is not None and owner is not None and process.pid != owner else None
@@ -358,7 +356,7 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     evidence = [(f"/{source.source}", source.reason) for source in foreign[:2]]
     who = f"process {other.pid} ({other.name or '?'})" if other else ""
-    if owner is not None and (other or _failure(scene, Source.PROCESS) is not None):
+    if owner is not None and (other or scene.source(Source.PROCESS).failure is not None):
         evidence.append(("the server was", f"process {owner}" + ("" if other else ", which has ended")))
     yield Symptom(f"what answers at {backend.url} is not a llama-server{f': {who}' if who else ''}", tuple(evidence))
 
@@ -398,7 +396,7 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     itself, restart it: specdash services restart backend.
     """
     backend = scene.picture.backend
-    is_foreign = any(_failure(scene, source) in _FOREIGN for source in _ASKED)
+    is_foreign = any(scene.source(source).failure in _FOREIGN for source in _ASKED)
     if backend.state is BackendState.UNKNOWN and not is_foreign and scene.is_fresh(Source.HEALTH):
         yield Symptom(backend.reason, subject="/health")
     if backend.state is BackendState.UNAUTHORIZED:
@@ -413,9 +411,7 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if backend.state not in (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED):
         return
     for source, (key, lost) in _LOST.items():
-        found = _source(scene, source)
-        if found is None:
-            continue
+        found = scene.source(source)
         if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
             summary = f"the server does not serve /{source}: {lost} cannot be seen"
             yield Symptom(summary, subject=f"/{source}", fix=((key, "1"),))
@@ -428,15 +424,6 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(summary, (("metrics understood", ", ".join(counters) or "none"),), "/metrics")
 
 
-def _source(scene: RuleScene, source: Source) -> SourcePicture | None:
-    return next((one for one in scene.picture.backend.sources if one.source is source), None)
-
-
-def _failure(scene: RuleScene, source: Source) -> FailureKind | None:
-    found = _source(scene, source)
-    return found.failure if found is not None else None
-
-
 def _process(scene: RuleScene) -> ProcessTree | None:
     """The process at the port, unless the last look found none."""
-    return scene.picture.backend.process if _failure(scene, Source.PROCESS) is None else None
+    return scene.picture.backend.process if scene.source(Source.PROCESS).failure is None else None

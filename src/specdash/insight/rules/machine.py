@@ -60,9 +60,9 @@ def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if not _is_here(scene):
         return
     gpus = scene.picture.gpu.gpus
-    source = next((source for source in scene.picture.backend.sources if source.source is Source.GPU), None)
+    source = scene.source(Source.GPU)
     # A source that was known once and fails is stale; on a machine without NVML it never was known.
-    if source and source.status is ReadingStatus.STALE and source.failure is FailureKind.UNAVAILABLE:
+    if source.status is ReadingStatus.STALE and source.failure is FailureKind.UNAVAILABLE:
         yield Symptom(
             f"the GPUs were there and NVML fails now: {source.reason}",
             (("last seen", f"{duration(source.age_s)} ago"),),

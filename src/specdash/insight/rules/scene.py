@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.target import is_local
-from specdash.insight.picture import BackendState
+from specdash.insight.picture import BackendState, SourcePicture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,9 +197,14 @@ class RuleScene(Struct, frozen=True):
         """How many of these events of `LogPicture.live` the log had in the last `seconds`."""
         return increase([sample.live.get(name, 0) for sample in self.lately(seconds)]) or 0.0
 
+    def source(self, source: Source) -> SourcePicture:
+        """How fresh a source is."""
+        unknown = SourcePicture(source, ReadingStatus.UNKNOWN)
+        return next((one for one in self.picture.backend.sources if one.source is source), unknown)
+
     def is_fresh(self, source: Source) -> bool:
         """Whether a source is KNOWN now."""
-        return any(one.source is source and one.status is ReadingStatus.KNOWN for one in self.picture.backend.sources)
+        return self.source(source).status is ReadingStatus.KNOWN
 
     @property
     def names(self) -> dict[str, str]:
