@@ -98,33 +98,22 @@ def test_a_rule_of_settings_is_not_judged_until_its_window_has_left_the_trial_be
     assert watch.raised() == {"scripted"}, "what was wrong before a trial stays to be seen"
 
 
-def test_a_full_disk_and_a_hung_slot_are_alerts_during_a_trial() -> None:
+def test_faults_that_no_settings_make_are_alerts_during_a_trial() -> None:
     watch = Watch(only("slot_hung", "disk_full"))
     tried(watch, NOTE)
     full = Host(disks=(Disk("/var/log", "server log", 1 << 20, 1 << 30),))
     watch.look(200, health=OK, metrics=counters(1), slots=working(5), process=process(), host=full)
     assert watch.raised() == {"slot_hung", "disk_full"}
+    judged = {item.spec.id for item in shipped() if item.spec.trial_s is None}
+    assert judged >= {"gpu_lost", "memory_pressure", "gpu_throttled", "proxy_down", "proxy_errors", "clients_leaving"}
 
 
-@pytest.mark.parametrize("name", ["gpu_lost", "memory_pressure", "gpu_throttled", "disk_full", "slot_hung",
-                                  "proxy_down", "proxy_errors", "clients_leaving", "port_taken"])  # fmt: skip
-def test_faults_that_no_settings_make_are_judged_as_ever(name: str) -> None:
-    found = next(item.spec for item in shipped() if item.spec.id == name)
-    assert found.trial_s is None
-
-
-@pytest.mark.parametrize(
-    ("note", "words"),
-    [
-        (NOTE, "on trial by `specdash tune`, boot 4 of 12"),
-        (replace(NOTE, what="bench ab", planned=None), "on trial by `specdash bench ab`, boot 4"),
-        (replace(NOTE, boot=13), "on trial by `specdash tune`, boot 13"),
-        (replace(NOTE, boot=None), "on trial by `specdash tune`"),
-        (
-            replace(NOTE, alive=False),
-            "left on trial: `specdash tune` was cut short; the next start of the backend puts the original back",
-        ),
-    ],
-)
-def test_the_words_say_who_tries_and_how_far_that_is(note: TrialNote, words: str) -> None:
-    assert note.words == words
+def test_the_words_name_who_tries_and_how_far_that_is() -> None:
+    cut_short = "left on trial: `specdash tune` was cut short; the next start of the backend puts the original back"
+    for changes, words in (
+        ({"what": "bench ab", "planned": None}, "on trial by `specdash bench ab`, boot 4"),
+        ({"boot": 13}, "on trial by `specdash tune`, boot 13"),
+        ({"boot": None}, "on trial by `specdash tune`"),
+        ({"alive": False}, cut_short),
+    ):
+        assert replace(NOTE, **changes).words == words
