@@ -14,9 +14,7 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 
-OWN = tuple(
-    rule for rule in shipped() if rule.spec.family in ("memory", "speculation") or rule.spec.id == "context_overflow"
-)
+OWN = tuple(rule for rule in shipped() if rule.family in ("memory", "speculation") or rule.id == "context_overflow")
 SENTENCE = " ".join(tiny_models.SENTENCE)
 
 

@@ -14,7 +14,7 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 
-OWN = tuple(rule for rule in shipped() if rule.spec.family in ("memory", "speculation"))
+OWN = tuple(rule for rule in shipped() if rule.family in ("memory", "speculation"))
 WORDS = tiny_models.SENTENCE
 SENTENCE = " ".join(WORDS)
 DRAFT_SIMPLE = ("-np", "1", "--spec-type", "draft-simple")

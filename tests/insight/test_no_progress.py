@@ -132,7 +132,7 @@ def test_a_verification_step_that_repeats_is_the_requests_fault_and_not_the_gpus
     found = alert(watch, "slot_hung")
     assert "slot 0 repeats one verification step" in found.summary
     assert found.fix == (("LLAMA_SPEC_TYPE", "none"),)
-    spec = next(rule.spec for rule in shipped() if rule.spec.id == "slot_hung")
+    spec = next(rule for rule in shipped() if rule.id == "slot_hung")
     assert "the proxy then closes it at the server" in runbook(spec, found).remedy
     watch.look(70, slots=watch.state.value(Source.SLOTS), metrics=watch.state.value(Source.METRICS))
     assert watch.state.alerts.picture().cause_key == ("slot_hung", "slot 0")

@@ -15,7 +15,7 @@ from specdash.insight.picture import (
     SpeedUpPicture,
     TypeFigures,
 )
-from specdash.insight.rules.catalogue import RuleSpec
+from specdash.insight.rules.catalogue import Rule
 
 BASELINE = Baseline(1_789_990_000.0, "Qwen3-Coder-30B", "llama-server", 4096, 1, 57.6, 55.0, 60.1, 12)
 PAYING = SpeedUpPicture(
@@ -184,8 +184,8 @@ def estimated(picture: Picture) -> Picture:
     return replace(picture, speedup=ESTIMATE)
 
 
-def _spec(alert: Alert, meaning: str, checks: tuple[str, ...], remedy: str) -> RuleSpec:
-    return RuleSpec(alert.rule, "speculation", alert.title, alert.severity, meaning, checks, remedy)
+def _spec(alert: Alert, meaning: str, checks: tuple[str, ...], remedy: str) -> Rule:
+    return Rule(alert.rule, "speculation", alert.title, alert.severity, meaning, checks, remedy)
 
 
 SPECS = {
@@ -216,7 +216,7 @@ SPECS = {
             for past_alert in past_alerts(0.0)
         ),
         *(
-            RuleSpec(rule, "machine", title, AlertSeverity.WARNING, "", ())
+            Rule(rule, "machine", title, AlertSeverity.WARNING, "", ())
             for rule, title in (
                 ("gpu_throttled", "GPU is throttled"),
                 ("gpu_lost", "GPU is lost"),

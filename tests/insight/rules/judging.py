@@ -17,7 +17,7 @@ from specdash.core.readings import (
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, TimelineEvent
 from specdash.core.target import Target
 from specdash.insight.charts import Metric
-from specdash.insight.rules.catalogue import Limits, Rule, RuleSpec, shipped
+from specdash.insight.rules.catalogue import Limits, Rule, shipped
 from specdash.insight.rules.scene import RuleScene
 from specdash.insight.state import TargetState
 
@@ -124,24 +124,12 @@ def counters(tokens: float, *, running: float = 0.0, calls: float | None = None)
     )
 
 
-def spec(rule_id: str = "scripted", **more: Any) -> RuleSpec:
-    """The texts of a rule for tests."""
-    texts: dict[str, Any] = {
-        "family": "availability",
-        "title": "Scripted",
-        "severity": AlertSeverity.WARNING,
-        "meaning": "",
-        "checks": (),
-        "hold_back": False,
-    }
-    return RuleSpec(id=rule_id, **{**texts, **more})
-
-
 def rule(judge: Callable[[RuleScene, Limits], Iterable[Symptom]], rule_id: str = "scripted", **more: Any) -> Rule:
     """A rule for tests."""
-    return Rule(spec(rule_id, **more), judge)
+    fields: dict[str, Any] = {"severity": AlertSeverity.WARNING, "hold_back": False, **more}
+    return Rule(rule_id, "availability", "Scripted", meaning="", checks=(), judge=judge, **fields)
 
 
 def only(*ids: str) -> tuple[Rule, ...]:
     """These rules of those shipped."""
-    return tuple(item for item in shipped() if item.spec.id in ids)
+    return tuple(item for item in shipped() if item.id in ids)

@@ -24,7 +24,7 @@ from specdash.insight.rules.answers import BREAK_LOOPS_SOONER
 from specdash.insight.rules.catalogue import shipped
 from specdash.insight.state import TargetState
 
-OWN = {rule.spec.id: rule for rule in shipped() if rule.spec.family == "answers"}
+OWN = {rule.id: rule for rule in shipped() if rule.family == "answers"}
 WALL = 1_700_000_000.0
 PROXY = "http://127.0.0.1:4000"
 
@@ -55,7 +55,7 @@ def test_they_agree_with_what_proxy_and_profiles_have() -> None:
         assert value is not None
         BY_KEY[key].parse(value, key)
     levels = {name: least for least, name in WARNING_LEVELS}
-    limits = OWN["context_overflow"].spec.limits
+    limits = OWN["context_overflow"].limits
     assert (limits["warning"], limits["critical"]) == (levels["HIGH"], levels["CRITICAL"])
 
 

@@ -283,7 +283,7 @@ def test_a_server_that_is_gone_is_up_for_no_time_and_one_behind_a_closed_port_is
 
 
 def test_where_nothing_was_ever_seen_alive_the_address_is_in_doubt_and_the_others_are_named() -> None:
-    spec = next(rule.spec for rule in shipped() if rule.spec.id == "backend_down")
+    spec = next(rule for rule in shipped() if rule.id == "backend_down")
     watch = Watch()
     for _ in range(3):
         watch.at += 1.0

@@ -11,11 +11,11 @@ from specdash.core.removed import REMOVED_RULES
 from specdash.insight.charts import Metric
 from specdash.insight.rules.catalogue import FAMILIES, Rule, runbook_of, shipped, with_user_limits
 
-RULES = {rule.spec.id: rule for rule in shipped()}
+RULES = {rule.id: rule for rule in shipped()}
 
 
 def changed(text: str) -> dict[str, Rule]:
-    return {rule.spec.id: rule for rule in with_user_limits(shipped(), text)}
+    return {rule.id: rule for rule in with_user_limits(shipped(), text)}
 
 
 def test_a_runbook_is_the_docstring_of_its_rule() -> None:
@@ -38,7 +38,7 @@ def test_a_runbook_is_the_docstring_of_its_rule() -> None:
 def test_an_operator_at_night_finds_all_that_is_needed() -> None:
     assert len(RULES) == len(shipped())
     commands = {command.name for command in COMMANDS}
-    for spec in (rule.spec for rule in shipped()):
+    for spec in (rule for rule in shipped()):
         assert spec.family in FAMILIES
         assert spec.title.rstrip(".") == spec.title != ""
         assert len(spec.meaning) > 40
@@ -53,7 +53,7 @@ def test_an_operator_at_night_finds_all_that_is_needed() -> None:
 def test_what_a_rule_explains_exists_and_does_not_explain_it() -> None:
     def reached(rule: str, path: tuple[str, ...] = ()) -> None:
         assert rule not in path, " -> ".join((*path, rule))
-        for explain in RULES[rule].spec.explains:
+        for explain in RULES[rule].explains:
             reached(explain, (*path, rule))
 
     for rule in RULES:
@@ -71,10 +71,10 @@ def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
         enabled = false
         """
     )
-    slot_hung = rules["slot_hung"].spec
-    assert slot_hung.limits == {**RULES["slot_hung"].spec.limits, "prefill_s": 600}
+    slot_hung = rules["slot_hung"]
+    assert slot_hung.limits == {**RULES["slot_hung"].limits, "prefill_s": 600}
     assert (slot_hung.severity, slot_hung.raise_after_s) == (AlertSeverity.WARNING, 5)
-    assert not rules["gpu_lost"].spec.enabled
+    assert not rules["gpu_lost"].enabled
     others = rules.keys() - {"slot_hung", "gpu_lost"}
     assert all(rules[name] == RULES[name] for name in others)
 
@@ -90,7 +90,7 @@ def test_a_removed_rule_is_a_warning_that_names_the_rule_that_took_it_over() -> 
     for removed, heir in REMOVED_RULES.items():
         rule, _, limit = heir.removesuffix(")").partition(" (limits.")
         assert removed not in RULES
-        assert not rule or not limit or limit in RULES[rule].spec.limits
+        assert not rule or not limit or limit in RULES[rule].limits
         assert not rule or rule in RULES
 
 

@@ -29,7 +29,7 @@ from specdash.core.target import Target
 from specdash.insight.rules.catalogue import shipped
 from specdash.insight.rules.machine import THROTTLES
 
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "machine")
+OWN = tuple(rule for rule in shipped() if rule.family == "machine")
 NOTICE, WARNING, CRITICAL = AlertSeverity
 GIB, MIB = 1 << 30, 1 << 20
 GPU = Gpu(

@@ -18,7 +18,7 @@ from specdash.insight.rules.catalogue import shipped
 from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory" or rule.spec.id == "context_overflow")
+OWN = tuple(rule for rule in shipped() if rule.family == "memory" or rule.id == "context_overflow")
 NOTICE, WARNING, CRITICAL = AlertSeverity
 FIND_SLOT = b"find_slot: non-consecutive token position 750 after 323 for sequence 0 with 308 new tokens\n"
 CUDA_MALLOC = (

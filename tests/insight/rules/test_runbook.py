@@ -15,7 +15,7 @@ from specdash.tui.widgets.alerts import detail_lines
 
 NAMES = ("pid", "port", "url", "folder", "upstream")
 LITERAL = re.compile(r"\b(" + "|".join(NAMES).upper() + r")\b|\{\w+\}")
-SPECS = {rule.spec.id: rule.spec for rule in shipped()}
+SPECS = {rule.id: rule for rule in shipped()}
 
 
 def an_alert(rule: str, names: tuple[tuple[str, str], ...] = (), **more: object) -> Alert:

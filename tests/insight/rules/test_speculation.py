@@ -20,8 +20,8 @@ from specdash.insight.rules.catalogue import OverError, shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
 
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "speculation")
-LIMITS = {rule.spec.id: rule.spec.limits for rule in OWN}
+OWN = tuple(rule for rule in shipped() if rule.family == "speculation")
+LIMITS = {rule.id: rule.limits for rule in OWN}
 JUDGED = 1_800_000_000.0
 """Unix time of monotonic time 0 of a `Watch`."""
 NOW, WALL = 5000.0, 1_790_000_000.0

@@ -104,7 +104,7 @@ def test_faults_that_no_settings_make_are_alerts_during_a_trial() -> None:
     full = Host(disks=(Disk("/var/log", "server log", 1 << 20, 1 << 30),))
     watch.look(200, health=OK, metrics=counters(1), slots=working(5), process=process(), host=full)
     assert watch.raised() == {"slot_hung", "disk_full"}
-    judged = {item.spec.id for item in shipped() if item.spec.trial_s is None}
+    judged = {item.id for item in shipped() if item.trial_s is None}
     assert judged >= {"gpu_lost", "memory_pressure", "gpu_throttled", "proxy_down", "proxy_errors", "clients_leaving"}
 
 

@@ -102,7 +102,7 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
 @rule(
     "Server hangs, or is busy for long",
     AlertSeverity.CRITICAL,
-    server_hung_refuted,
+    refute=server_hung_refuted,
     trial_s=60,
     clear_after_s=3,
     hold_back=False,

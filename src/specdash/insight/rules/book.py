@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specdash.core.records import Symptom
-    from specdash.insight.rules.catalogue import Rule, RuleSpec
+    from specdash.insight.rules.catalogue import Rule
     from specdash.insight.rules.scene import RuleScene
 
 LATER_S = 120.0
@@ -52,7 +52,7 @@ def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None
     active = [alert for alert in active if not alert.refuted]
     if all(alert.severity is AlertSeverity.NOTICE for alert in active):
         return None
-    explains = {rule.spec.id: rule.spec.explains for rule in rules}
+    explains = {rule.id: rule.explains for rule in rules}
 
     def following(alert: Alert) -> dict[tuple[str, str], Alert]:
         found: dict[tuple[str, str], Alert] = {}
@@ -83,12 +83,12 @@ class AlertBook:
     """Judges the rules at every scene. Bounded; one book per server."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rule for rule in rules if rule.spec.enabled)
+        self.rules = tuple(rule for rule in rules if rule.enabled)
         self.past: deque[Alert] = deque(maxlen=PAST_KEPT)
         """Alerts that are over, newest first."""
         self.unjudged: tuple[tuple[str, str], ...] = ()
         """Rules that could not be judged, and why."""
-        self._seen: dict[str, dict[str, _Seen]] = {rule.spec.id: {} for rule in self.rules}
+        self._seen: dict[str, dict[str, _Seen]] = {rule.id: {} for rule in self.rules}
         """By rule and subject."""
         self._settled_at = -inf
 
@@ -115,19 +115,19 @@ class AlertBook:
         # Trials come and go, and end nothing.
         began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
         for rule in self.rules:
-            spec, mine, now = rule.spec, self._seen[rule.spec.id], scene.now
+            mine, now = self._seen[rule.id], scene.now
             # What was wrong with drafts is over with the server that made them, and when speculation is switched off.
-            gone = [subject for subject, one in mine.items() if spec.of_drafts and (is_off or one.last < began)]
+            gone = [subject for subject, one in mine.items() if rule.of_drafts and (is_off or one.last < began)]
             events += [event for subject in gone for event in self._end(rule, subject, scene)]
-            if spec.of_drafts and is_off:
+            if rule.of_drafts and is_off:
                 continue
             symptoms, why, over = self._judged(rule, scene)
-            unjudged += [(spec.id, why)] if why else []
+            unjudged += [(rule.id, why)] if why else []
             for symptom in symptoms:
-                events += _raise(spec, mine, symptom, scene)
+                events += _raise(rule, mine, symptom, scene)
             seen, gone = {symptom.subject for symptom in symptoms}, []
             for subject, one in mine.items():
-                kept_s = spec.clear_after_s if one.alert is not None and not over else 0.0
+                kept_s = rule.clear_after_s if one.alert is not None and not over else 0.0
                 if why:  # its alerts stay, and are forgotten in the end
                     kept_s = FORGOTTEN_AFTER_S if one.alert is not None else INTERRUPTED_S
                 if subject not in seen and now - one.last >= kept_s:
@@ -140,43 +140,43 @@ class AlertBook:
 
     def _judged(self, rule: Rule, scene: RuleScene) -> tuple[list[Symptom], str, bool]:
         """The rule's symptoms, one of each subject; why it was not judged, if so; and whether the contrary was seen."""
-        if why := self._why_not(rule.spec, scene):
+        if why := self._why_not(rule, scene):
             return [], why, False
         try:
-            found = {symptom.subject: symptom for symptom in rule.judge(scene, rule.spec.limits)}
+            found = {symptom.subject: symptom for symptom in rule.judge(scene, rule.limits)}
         except OverError:
             return [], "", True
         except UnjudgeableError as error:
             return [], str(error), False
         except Exception as error:  # noqa: BLE001 - a rule with a fault must not blind the others
-            _log.exception("rule %s failed", rule.spec.id)
+            _log.exception("rule %s failed", rule.id)
             return [], f"the rule failed: {type(error).__name__}", False
         return [found[subject] for subject in sorted(found)[:SUBJECTS]], "", False
 
-    def _why_not(self, spec: RuleSpec, scene: RuleScene) -> str:
+    def _why_not(self, rule: Rule, scene: RuleScene) -> str:
         """Why the rule is not judged now; empty where it is."""
-        if missing := [source for source in spec.needs if not scene.is_fresh(source)]:
+        if missing := [source for source in rule.needs if not scene.is_fresh(source)]:
             return f"no fresh data from {', '.join(missing)}"
-        if uncounted := [name for name in spec.counters if name not in dict(scene.picture.backend.counters)]:
+        if uncounted := [name for name in rule.counters if name not in dict(scene.picture.backend.counters)]:
             return f"/metrics has no {', '.join(uncounted)}"
-        if spec.hold_back and (scene.is_settling or scene.now - self._settled_at < SETTLE_S):
+        if rule.hold_back and (scene.is_settling or scene.now - self._settled_at < SETTLE_S):
             return "the server has just begun"
-        if not spec.while_idle and scene.is_idle:
+        if not rule.while_idle and scene.is_idle:
             return "the server is idle"
         trial = scene.picture.trial
         # As far back as the rule looks; a trial whose process died explains nothing any more.
-        looks_back = max(spec.limits.get("window_s", 0.0), TRIAL_ENDS_S)
+        looks_back = max(rule.limits.get("window_s", 0.0), TRIAL_ENDS_S)
         is_tried = trial.alive if trial is not None else scene.now - scene.past.starts.tried_at <= looks_back
-        if spec.trial_s != inf or not is_tried:
+        if rule.trial_s != inf or not is_tried:
             return ""
         return trial.words if trial is not None else "settings were tried a moment ago"
 
     def _end(self, rule: Rule, subject: str, scene: RuleScene) -> list[AlertEvent]:
         """Put an alert away, refuted where what is seen now shows that it was never so."""
-        alert = self._seen[rule.spec.id].pop(subject).alert
+        alert = self._seen[rule.id].pop(subject).alert
         if alert is None:
             return []
-        if refuted := rule.refute(scene, rule.spec.limits, alert) if rule.refute is not None else "":
+        if refuted := rule.refute(scene, rule.limits, alert) if rule.refute is not None else "":
             alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", refuted)))
         # The clock may have been set back in the meantime.
         ended = replace(alert, ended=max(scene.picture.wall, alert.raised))
@@ -184,24 +184,24 @@ class AlertBook:
         return [AlertEvent(Transition.ENDED, ended, scene.picture.wall)]
 
 
-def _raise(spec: RuleSpec, mine: dict[str, _Seen], symptom: Symptom, scene: RuleScene) -> list[AlertEvent]:
+def _raise(rule: Rule, mine: dict[str, _Seen], symptom: Symptom, scene: RuleScene) -> list[AlertEvent]:
     """Raise the symptom's alert once it has lasted, or bring it up to date. It gets worse at once, and better as slowly
     as it clears."""
     now, wall = scene.now, scene.picture.wall
     seen = mine.setdefault(symptom.subject, _Seen(now, now))
     seen.last, before = now, seen.alert
-    is_tried = spec.trial_s is not None and now - scene.past.starts.tried_at <= TRIAL_ENDS_S
-    wait_s = max(spec.raise_after_s, spec.trial_s or 0.0) if is_tried else spec.raise_after_s
+    is_tried = rule.trial_s is not None and now - scene.past.starts.tried_at <= TRIAL_ENDS_S
+    wait_s = max(rule.raise_after_s, rule.trial_s or 0.0) if is_tried else rule.raise_after_s
     if before is None and now - seen.since < wait_s:
         return []
-    severity = symptom.severity or spec.severity
+    severity = symptom.severity or rule.severity
     if before is None or severity.rank >= before.severity.rank:
         seen.as_bad = now
-    elif now - seen.as_bad < spec.clear_after_s:
+    elif now - seen.as_bad < rule.clear_after_s:
         severity = before.severity
     seen.alert = Alert(
-        rule=spec.id,
-        title=spec.title,
+        rule=rule.id,
+        title=rule.title,
         severity=severity,
         summary=symptom.summary,
         since=before.since if before is not None else wall - (now - seen.since),
@@ -210,7 +210,7 @@ def _raise(spec: RuleSpec, mine: dict[str, _Seen], symptom: Symptom, scene: Rule
         subject=symptom.subject,
         evidence=symptom.evidence,
         fix=symptom.fix,
-        chart=spec.chart,
+        chart=rule.chart,
         names=tuple({**scene.names, **dict(symptom.names)}.items()),
         remedy=symptom.remedy,
     )

@@ -45,11 +45,11 @@ class Runbook(Struct, frozen=True):
     """What helps, in words."""
 
 
-def runbook(spec: RuleSpec, alert: Alert | None = None) -> Runbook:
+def runbook(rule: Rule, alert: Alert | None = None) -> Runbook:
     """The rule's runbook, for this alert or in general."""
     names = alert.names if alert is not None else ()
-    remedy = alert.remedy if alert is not None and alert.remedy else filled(spec.remedy, names)
-    return Runbook(spec.meaning, tuple(filled(check, names) for check in spec.checks), remedy)
+    remedy = alert.remedy if alert is not None and alert.remedy else filled(rule.remedy, names)
+    return Runbook(rule.meaning, tuple(filled(check, names) for check in rule.checks), remedy)
 
 
 def filled(text: str, names: Iterable[tuple[str, str]]) -> str:
@@ -76,8 +76,8 @@ class OverError(Exception):
     """What a rule raises where the contrary of its symptom is seen: its alerts are over without `clear_after_s`."""
 
 
-class RuleSpec(Struct, frozen=True):
-    """The texts and limits of one rule."""
+class Rule(Struct, frozen=True):
+    """One rule: its texts and limits, and the function that judges."""
 
     id: str
     family: str
@@ -109,13 +109,7 @@ class RuleSpec(Struct, frozen=True):
     chart: str | None = None
     limits: Limits = field(default_factory=dict)
     enabled: bool = True
-
-
-class Rule(Struct, frozen=True):
-    """One rule: its texts and limits, and the function that judges."""
-
-    spec: RuleSpec
-    judge: RuleFunction
+    judge: RuleFunction = lambda _scene, _limits: ()
     refute: Callable[[RuleScene, Limits, Alert], str] | None = None
     """Why an alert that is over was never so, in words; empty where it was."""
 
@@ -123,19 +117,14 @@ class Rule(Struct, frozen=True):
 _RULES: list[Rule] = []
 
 
-def rule(
-    title: str,
-    severity: AlertSeverity,
-    refute: Callable[[RuleScene, Limits, Alert], str] | None = None,
-    **fields: Any,
-) -> Callable[[RuleFunction], RuleFunction]:
+def rule(title: str, severity: AlertSeverity, **fields: Any) -> Callable[[RuleFunction], RuleFunction]:
     """Make a rule of a function, whose name is the rule's id and whose docstring its runbook: what it means, a list of
-    checks, the remedy. `fields` are those of `RuleSpec`."""
+    checks, the remedy. `fields` are those of `Rule`."""
 
     def made(judge: RuleFunction) -> RuleFunction:
         family, texts = judge.__module__.rpartition(".")[2], runbook_of(judge.__doc__ or "")
-        spec = RuleSpec(judge.__name__, family, title, severity, texts.meaning, texts.checks, texts.remedy, **fields)
-        _RULES.append(Rule(spec, judge, refute))
+        known = (judge.__name__, family, title, severity, texts.meaning, texts.checks, texts.remedy)
+        _RULES.append(Rule(*known, judge=judge, **fields))
         return judge
 
     return made
@@ -154,12 +143,12 @@ def shipped() -> tuple[Rule, ...]:
     """All rules of specdash, by family in the order of `FAMILIES` and in the order of its module."""
     for family in FAMILIES:
         import_module(f"{__package__}.{family}")
-    return tuple(sorted(_RULES, key=lambda item: FAMILIES.index(item.spec.family)))
+    return tuple(sorted(_RULES, key=lambda item: FAMILIES.index(item.family)))
 
 
 def title_of(rule_id: str) -> str:
     """The title of a rule of specdash; the id itself of one that is not known here."""
-    return next((rule.spec.title for rule in shipped() if rule.spec.id == rule_id), rule_id)
+    return next((rule.title for rule in shipped() if rule.id == rule_id), rule_id)
 
 
 def with_user_limits(
@@ -171,7 +160,7 @@ def with_user_limits(
     """
     import tomllib
 
-    by_id = {rule.spec.id: rule for rule in rules}
+    by_id = {rule.id: rule for rule in rules}
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -185,21 +174,20 @@ def with_user_limits(
             raise InputError(f"{name}: unknown rule [{rule_id}]; {near(rule_id, by_id)}")
         if not isinstance(table, dict):
             raise InputError(f"{name}: {rule_id} wants a table, such as [{rule_id}]")
-        rule = by_id[rule_id]
-        by_id[rule_id] = replace(rule, spec=_changed(rule.spec, table, f"{name} [{rule_id}]"))
+        by_id[rule_id] = _changed(by_id[rule_id], table, f"{name} [{rule_id}]")
     return tuple(by_id.values())
 
 
-def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
+def _changed(rule: Rule, table: Mapping[str, Any], where: str) -> Rule:
     changes: dict[str, Any] = {}
     for name, value in table.items():
         if name == "limits":
             if not isinstance(value, dict):
-                raise InputError(f"{where}: limits wants a table, such as limits.{next(iter(spec.limits), 'NAME')} = 1")
-            if unknown := value.keys() - spec.limits.keys():
-                raise InputError(f"{where}: no limit is called {min(unknown)}; {near(min(unknown), spec.limits)}")
+                raise InputError(f"{where}: limits wants a table, such as limits.{next(iter(rule.limits), 'NAME')} = 1")
+            if unknown := value.keys() - rule.limits.keys():
+                raise InputError(f"{where}: no limit is called {min(unknown)}; {near(min(unknown), rule.limits)}")
             changed = {limit: _number(amount, f"{where}: limits.{limit}") for limit, amount in value.items()}
-            changes[name] = {**spec.limits, **changed}
+            changes[name] = {**rule.limits, **changed}
         elif name in ("raise_after_s", "clear_after_s"):
             changes[name] = _number(value, f"{where}: {name}")
         elif name == "severity" and value in tuple(AlertSeverity):
@@ -212,7 +200,7 @@ def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
         else:
             known = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
             raise InputError(f"{where}: {name}: cannot be changed; {near(name, known)}")
-    return replace(spec, **changes)
+    return replace(rule, **changes)
 
 
 def _number(value: object, where: str) -> float:
