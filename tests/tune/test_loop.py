@@ -217,7 +217,7 @@ def test_the_budget_of_restarts_is_kept() -> None:
 def test_a_boot_that_somebody_else_disturbed_is_done_again() -> None:
     scene = Scene(measured={2: disturbed})
     end = scene.loop().run()
-    assert scene.watcher.thrown == ["the engine generated 17 tokens for somebody else"]
+    assert scene.watcher.thrown == ["the engine generated 17 tokens for another client"]
     assert scene.bed.boots == len(POINTS) + 1
     assert [(number, why != "") for number, _, why in scene.record.samples][:3] == [(1, False), (2, True), (2, False)]
     assert outcome_of(end).chosen == FAST
@@ -348,7 +348,7 @@ def test_what_another_tuner_measured_is_not_gone_on_with() -> None:
     boot = boots_of(first)[1]
     other = replace(boot, result=replace(boot.result, point=SLOW))
     scene = Scene()
-    with pytest.raises(InputError, match="begin anew"):
+    with pytest.raises(InputError, match="start a new run"):
         scene.loop(earlier=(other,)).run()
     assert scene.bed.boots == 0
 

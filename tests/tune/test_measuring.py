@@ -59,7 +59,7 @@ def test_tokens_for_somebody_else_are_noticed() -> None:
         watch = Watch(place)
         server.predicted += 100
         assert watch.end(100).foreign_tokens == 0
-        assert "40 tokens for somebody else" in Watch(place).end(-40).disturbance()
+        assert "40 tokens for another client" in Watch(place).end(-40).disturbance()
         assert Watch(place).end(None).foreign_tokens is None
 
 

@@ -107,7 +107,7 @@ class SmokeCompletion(Masked, Struct, frozen=True):
 
 
 class Instance(Struct, frozen=True):
-    """What tells one running server from another. None where it does not tell."""
+    """What distinguishes one running server from another; None where that is unknown."""
 
     build: str | None = None
     model: str | None = None
@@ -326,7 +326,7 @@ def instance(looks: Sequence[InstanceLook], completions: Sequence[SmokeCompletio
     elif known:
         status, words = PASS, f"the same throughout, by {', '.join(known)}"
     else:
-        status, words = WARN, "the server tells nothing to know it again by"
+        status, words = WARN, "the server has nothing to know it again by"
     return Check("instance", status, words, {"looks": len(looks), "changes": len(changes)})
 
 

@@ -475,7 +475,7 @@ def _descriptors(process: psutil.Process) -> int | None:
 def processes_of(proxy_url: str, env: Mapping[str, str]) -> dict[str, int]:
     """The pids of the proxy at an address and of the backend behind it, by run records, else by who listens there.
 
-    Whatever runs on another machine, or belongs to another user, is not among them.
+    What runs on another machine, or belongs to another user, is not among them.
     """
 
     def listening(url: str) -> int | None:

@@ -114,7 +114,7 @@ class VerifyServer:
 
     @property
     def slot_context(self) -> int | None:
-        """Tokens that fit into one slot, where it tells."""
+        """Tokens that fit into one slot, where it is known."""
         return self.slots.least_context
 
     def tokenised(self, text: str) -> tuple[int, ...]:
@@ -331,7 +331,7 @@ class Verification(Struct):
     prompts: tuple[VerifyPrompt, ...]
     effort: VerifyEffort
     on_step: Callable[[float, str], None]
-    """Told the share that is done, and what is done now."""
+    """Gets the share that is done, and what is done now."""
     done: frozenset[str] = frozenset()
     """What makes answers reproducible and is set on both sides already: see `verify.advice`."""
     report: VerifyReport = field(default_factory=VerifyReport)

@@ -1,4 +1,4 @@
-"""What a log tells, as JSON and as text for people. docs/parse-log.md describes both.
+"""What a log shows, as JSON and as text for people. docs/parse-log.md describes both.
 
 Requests can be many, so the JSON is written in pieces and never held as a whole.
 """
@@ -237,7 +237,7 @@ def _event(port: int | None, event: ServerEvent) -> dict[str, Any]:
 
 
 def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
-    """The report for people; only what the log tells."""
+    """The report for people; only what the log has."""
     yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} warnings and errors not understood"
     yield from _server_text(_server(summary))
     totals = _totals(summary)

@@ -392,7 +392,7 @@ def drafting_rows(picture: Picture) -> list[tuple[str, str]]:
         return []
     because = f"  {drafting.because}" if drafting.because else ""
     if drafting.state is Drafting.FAILED:
-        because = f" because {drafting.because or 'of something that nothing here tells'}"
+        because = f" because {drafting.because or 'of something that is not known here'}"
     rows = [("drafting", f"{drafting.state.upper()}{because}")]
     return [*rows, ("  fix", drafting.fix)] if drafting.fix else rows
 

@@ -2,7 +2,7 @@
 
 Readings of two minutes differ little from one second to the next, so in a block what is alike lies together: every
 JSON object is a row in the table of those with the same keys, and a table is written column by column. That is done to
-any JSON, and halves what LZMA makes of it. Bytes that were changed are told by LZMA's and zlib's own
+any JSON, and halves what LZMA makes of it. Bytes that were changed are found by LZMA's and zlib's own
 checksums.
 """
 
@@ -201,7 +201,7 @@ class BlockWriter:
         encoded: Mapping[int, Row] = MappingProxyType({}),
     ) -> None:
         """Store readings, in the order of their time, as a block. What cannot be packed is kept as rows, and `on_fault`
-        told. `encoded` has rows that were made already, by the `id` of their readings."""
+        is called. `encoded` has rows that were made already, by the `id` of their readings."""
         before = dict(self.carried)
         rows = []
         for reading in readings:

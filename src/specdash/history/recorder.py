@@ -1,7 +1,7 @@
 """The recorder: readings, points and alerts in, from the collectors' threads; a record that survives out.
 
-One thread writes, once a second. Whatever happens to the file, the callers never wait and never hear of it but by
-`problem`: the queue is bounded, its oldest entries are dropped and counted, and the count is noted in the record.
+One thread writes, once a second. Faults of the file reach the callers by `problem` alone and never make them wait: the
+queue is bounded, its oldest entries are dropped and counted, and the count is noted in the record.
 """
 
 from __future__ import annotations

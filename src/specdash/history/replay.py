@@ -190,7 +190,7 @@ class ReplaySession:
 
     def deepen(self, budget_s: float = math.inf) -> bool:
         """Feed in what rules and windows see beyond the last minute, for `budget_s` of our time at most; True when that
-        is done. Until then the picture is what the last minute tells."""
+        is done. Until then the picture is what the last minute gives."""
         reel = self._reel
         if reel.is_deep:
             return True

@@ -1,4 +1,4 @@
-"""What a record tells a live dashboard that just opened: the last hour's charts, the counters' window, and the alerts
+"""What a record gives a live dashboard that just opened: the last hour's charts, the counters' window, and the alerts
 and events of the last day. Bounded by time: what does not fit is left out, the oldest first."""
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Dashboard(App[None]):
         of_fleet: bool = False,
         keys: KeyTable = DEFAULT_KEYS,
     ) -> None:
-        # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
+        # Textual takes NO_COLOR out of the environment, so it has to be read before. If colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
         # colours black.
         chosen = theme if theme in PALETTES else default_theme(os.environ)

@@ -111,7 +111,7 @@ def chosen_point(run: TuneRun | None) -> Point | None:
 
 
 def guessed_speed(run: TuneRun) -> float | None:
-    """What the model's best guess would do, where it tells."""
+    """What the model's best guess would do, where it is known."""
     guess, start = run.now.guess if run.now is not None else None, start_speed(run)
     if guess is None or guess.point == run.plan.start or guess.speed is not None:
         return guess.speed if guess is not None else None

@@ -1,4 +1,4 @@
-"""An A/B of configurations as a report: what each measured, how it compares with the first, and what that tells."""
+"""An A/B of configurations as a report: what each measured, how it compares with the first, and what follows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CandidateComparison(Struct, frozen=True):
     pairs: int
     before: stats.Spread
     after: stats.Spread
-    """Decode tok/s of the boots, as UAP tells results: mean and sample standard deviation."""
+    """Decode tok/s of the boots, as UAP prints results: mean and sample standard deviation."""
     over_one_sigma: bool | None
     """UAP's "real (> 1 sigma)", for comparison; with three boots a side it calls a third of equals real."""
     more_rounds: int | None = None
@@ -143,7 +143,7 @@ def compare(
 def judge(found: PairedLog, alpha: float, least_gain: float = LEAST_GAIN) -> ComparisonVerdict:
     """The verdict on one difference, wrong in at most `alpha` of the cases where there is none.
 
-    One pair of boots never tells: how much boots differ is not known of it.
+    One pair of boots never suffices: how much boots differ is not known of it.
     """
     if found.pairs < 2 or found.variance is None:
         return ComparisonVerdict.NOISE

@@ -1,6 +1,6 @@
 """Where configurations are tried: the service itself, through applies, or an engine beside it. See `samples.Bed`.
 
-Whatever becomes of a trial, the service ends as it was before the first: a trial is a connection to the runner, which
+However a trial ends, the service ends as it was before the first: a trial is a connection to the runner, which
 puts the original back as soon as it ends, also by `kill -9`.
 """
 

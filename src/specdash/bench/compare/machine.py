@@ -66,7 +66,7 @@ class MachineWatch:
         """Every look, the oldest first."""
 
     def __enter__(self) -> Self:
-        psutil.cpu_percent()  # the first look of a process tells nothing
+        psutil.cpu_percent()  # the first look of a process is nothing
         self.states.append(self._look())
         self._thread.start()
         return self
@@ -212,8 +212,8 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], where: str) ->
 
 
 def file_words(path: str) -> str:
-    """A large file by its name, size and the digest of its first MiB, where a GGUF has all that tells it apart: hashing
-    all of it would take longer than loading it."""
+    """A large file by its name, size and the digest of its first MiB, where a GGUF has all that distinguishes it:
+    hashing all of it would take longer than loading it."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as data:

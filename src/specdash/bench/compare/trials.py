@@ -363,7 +363,7 @@ class Trials(Struct):
     """Round and name of every boot to come."""
     file: BootFile
     on_step: Callable[[float, str], None] = lambda _done, _words: None
-    """Told the boots done so far, with the fraction of the one that runs, and what goes on."""
+    """Gets the boots done so far, with the fraction of the one that runs, and what goes on."""
     booted: list[BootMeasurement] = field(default_factory=list)
     stop: Flag = field(default_factory=Flag)
 

@@ -190,7 +190,7 @@ class DraftTime:
                 self.why = (
                     f"{self._path} has no statistics lines (they come from --log-verbosity 4 on)"
                     if not latest
-                    else f"{self._path} tells of {moved} drafted tokens where {drafted} were measured"
+                    else f"{self._path} counts {moved} drafted tokens where {drafted} were measured"
                 )
                 return None
             time.sleep(_DRAFT_TIME_PAUSE_S)
@@ -244,7 +244,7 @@ class MeasuredRun(Struct, frozen=True):
     duration_s: float
     warm_up: BenchSample | None = None
     draft_s: float | None = None
-    """Time that went into drafting, of all samples together; None where no log tells."""
+    """Time that went into drafting, of all samples together; None where no log has it."""
     notes: tuple[str, ...] = ()
     """What could not be measured, and why."""
 

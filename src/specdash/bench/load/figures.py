@@ -126,7 +126,7 @@ def acceptance_parts(sample: BenchSample) -> tuple[float, float] | None:
 
 
 def rate(samples: Iterable[BenchSample], parts: Callable[[BenchSample], tuple[float, float] | None]) -> Figure | None:
-    """A token-weighted rate, its interval by drawing prompts again; None where nothing tells."""
+    """A token-weighted rate, its interval by drawing prompts again; None where nothing has it."""
     sums: dict[str, tuple[float, float]] = {}
     found: list[tuple[str, tuple[float, float]]] = []
     for sample in samples:

@@ -37,7 +37,7 @@ class TurnSeen(Struct, frozen=True):
 
 
 def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: float) -> TurnSeen:
-    """Stream one turn to its end; `silence_s` bounds each wait for data. Whatever goes wrong is reported in `error`."""
+    """Stream one turn to its end; `silence_s` bounds each wait for data. What goes wrong is reported in `error`."""
     started = time.perf_counter()
 
     async def take(answer: Response) -> TurnSeen:

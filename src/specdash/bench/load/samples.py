@@ -64,7 +64,7 @@ class BenchSample(Struct, frozen=True):
     chunks: int = 0
     """Events that brought something; no count of tokens, as one may bring several."""
     steps: int | None = None
-    """Steps with a draft to verify, where the request ran alone and /metrics tells. n-gram types draft in few steps."""
+    """Steps with a draft to verify, where the request ran alone and /metrics counts them. n-gram types draft in few."""
     accepted_per_position: tuple[int, ...] = ()
     """Steps whose draft token at position 0, 1, … was accepted; likewise."""
 

@@ -189,7 +189,7 @@ def carried_out(
 ) -> tuple[int, TrialWork | None]:
     """Ask where that must be, boot it all, and tell what came of it, also where it was stopped or an error ended it.
 
-    The exit code, and what was done; None where it was not allowed. `compares`: a single configuration tells nothing.
+    The exit code, and what was done; None where it was not allowed. `compares`: a single configuration shows nothing.
     """
     from specdash.bench.report import StepProgress
 
@@ -326,7 +326,7 @@ def ab(args: argparse.Namespace) -> int:
         must_be_meant(bed.values, candidates)
         notes = with_notes(bed.values, candidates)
         if args.rounds == 1:
-            notes.append("one round tells nothing of how much boots differ: no verdict; --rounds 2 is the least")
+            notes.append("one round does not show how much boots differ: no verdict; --rounds 2 is the least")
         code, work = carried_out(args, bed, candidates, schedule, notes, lambda work: _report(work, args, notes))
     return _verified(args, work) if args.verify and work is not None and code == ExitCode.OK else code
 

@@ -81,7 +81,7 @@ def plan_lines(prepared: PreparedRun) -> list[str]:
 
 
 class TunePrinter:
-    """Tells on stderr what goes on: `loop.Observer`."""
+    """Prints on stderr what goes on: `loop.Observer`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -113,11 +113,11 @@ class TunePrinter:
         if words:
             self._progress.show(len(self._boots), words)
 
-    def progress(self, told: ApplyProgress) -> None:
+    def progress(self, step: ApplyProgress) -> None:
         """A step of an apply."""
         point = f" {self._now.point.name}" if self._now is not None and self._now.point is not None else ""
         left = self._now.left_s if self._now is not None else None
-        self._progress.show(len(self._boots), f"restart{point}: {told.step}", left)
+        self._progress.show(len(self._boots), f"restart{point}: {step.step}", left)
 
     def now(self, now: CurrentStep) -> None:
         self._now = now
@@ -153,10 +153,10 @@ def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: Workloa
     if boot.result.failure:
         return f"{head}  not usable: {boot.result.failure}{why}"
     speed = significant(boot.speed) if boot.speed is not None and boot.speed < 10 else number(boot.speed, 1)
-    told = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
+    gained = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
     beside = "the start" if boot.result.point == start else ""
-    if told is not None:
-        beside = gain(told.gain, told.low, told.high)
+    if gained is not None:
+        beside = gain(gained.gain, gained.low, gained.high)
     return f"{head}{speed:>8} tok/s  {beside:<24}{why}"
 
 
@@ -173,9 +173,9 @@ def ending_lines(end: RunEnd, prepared: PreparedRun, directory: Path) -> list[st
     elif outcome is not None and outcome.improved:
         lines.append(f"better: {outcome.chosen.name}, {gain(outcome.gain, outcome.low, outcome.high)}")
         run = read_run(directory)
-        told = measured_gain(run, outcome.chosen) if run is not None else None
-        if told is not None:
-            lines.append(f"  measured  {gain(told.gain, told.low, told.high)} by its own boots alone")
+        gained = measured_gain(run, outcome.chosen) if run is not None else None
+        if gained is not None:
+            lines.append(f"  measured  {gain(gained.gain, gained.low, gained.high)} by its own boots alone")
         lines += [f"  {key}={value}" if value else f"  {key} unset" for key, value in end.settings]
         lines.append(f"  texts     {end.texts or 'not compared'}")
         lines.append(f"  apply it  {apply_command(end.settings)}")
@@ -323,7 +323,7 @@ def _check_same(before: Mapping[str, str], prepared: PreparedRun, earlier: TuneR
     lines = changed(before, prepared.fingerprint)
     if lines:
         raise RefusedError(
-            f"{earlier.directory} measured something else: {'; '.join(lines)}; begin anew, or put that back"
+            f"{earlier.directory} measured something else: {'; '.join(lines)}; start a new run, or put that back"
         )
 
 
@@ -572,7 +572,7 @@ def _json(value: Any) -> str:
 
 _EPILOG = (
     "Exit code 0: something better was found and confirmed; 14: nothing better was found, the original is untouched; "
-    "1: nothing could be measured, or the run failed; 3, 4, 7: bad input, nobody answers, refused before anything was "
+    "1: nothing could be measured, or the run failed; 3, 4, 7: bad input, no answer, refused before anything was "
     "touched; 12: the service could not be put back; 130: stopped, and put back."
 )
 

@@ -1,6 +1,6 @@
 """`specdash record`: keeps the record of a server, or of all, without a screen, as a service (docs/history.md).
 
-Waits for a server where none is named, tells on standard error whenever recording stops and goes on, and ends with 0 on
+Waits for a server where none is named, says on standard error when recording stops and goes on, and ends with 0 on
 SIGTERM, SIGINT and SIGHUP.
 """
 

@@ -222,7 +222,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         self.show_body(view)
 
     def show_situation(self, situation: HeaderSituation) -> None:
-        """Draw the header alone: a frozen display still tells the time and that it is frozen."""
+        """Draw the header alone: a frozen display still shows the time and that it is frozen."""
         self._situation = situation
         if self.view is not None and self.has_class("-small"):
             self.notice.show(self.view, situation)

@@ -263,7 +263,7 @@ class RowsPanel(TitledPanel, Generic[EntryT]):
         super().__init__(title, id=id)
         self.chosen: str | None = None
         self.follow: Callable[[], None] = lambda: None
-        """Told that another row was selected."""
+        """Called when another row was selected."""
         self._rows: list[EntryT] = []
         self._top = 0
 

@@ -65,7 +65,7 @@ def gain_of(
     names = sorted({prompt.prompt for prompt in mine[0].prompts})
     without = [_log_ratio(mine, start, workload, name) for name in names]
     left_out = [value for value in without if value is not None]
-    # A class with one prompt cannot be told without it: then there is no interval.
+    # A class with one prompt cannot be left out: then there is no interval.
     if len(names) < _LEAST_PROMPTS or len(left_out) < len(names):
         return Gain(math.expm1(ratio))
     mean = sum(left_out) / len(left_out)

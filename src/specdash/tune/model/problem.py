@@ -1,4 +1,4 @@
-"""What a tuner is asked and told, as data: points of the search space, and what one boot of one point measured.
+"""What a tuner asks for and gets, as data: points of the search space, and what one boot of one point measured.
 
 A *boot* is one start of the engine with one point, and the same prompts measured on it: the unit of replication,
 because speeds differ from boot to boot by more than they do within one. Prompts are the same in every boot, so that two
@@ -165,7 +165,7 @@ def noise_words(noise: float | None) -> str:
 
 
 class Tuner(Protocol):
-    """Asked for boots until it has an outcome. Pure: whoever drives it boots, measures and restores."""
+    """Asked for boots until it has an outcome. Pure: its driver boots, measures and restores."""
 
     def ask(self) -> NextBoot | None:
         """The next boot; None when it is done."""
@@ -262,7 +262,7 @@ def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) ->
     """Each prompt with its decode time. Several runs of one prompt are added up; failed requests are left out.
 
     `every_step`: every step has a draft (`Point.drafts_every_step`), so that counters of fewer are wrong. Where some
-    have none, only those with one are counted, which is not the number of steps; positions are told all the same.
+    have none, only those with one are counted, which is not the number of steps; positions are known all the same.
     """
     found: dict[str, PromptResult] = {}
     for sample in samples:
@@ -271,7 +271,7 @@ def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) ->
         before = found.get(sample.prompt) or PromptResult(sample.prompt, sample.kind, 0, 0.0)
         tokens, steps, accepted = sample.predicted_tokens - 1, sample.steps or 0, sample.accepted or 0
         sound = conserved(tokens, steps, accepted)
-        told = sound or (not every_step and steps + accepted <= tokens)
+        known = sound or (not every_step and steps + accepted <= tokens)
         found[sample.prompt] = PromptResult(
             prompt=sample.prompt,
             kind=sample.kind,
@@ -280,7 +280,7 @@ def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) ->
             drafted=before.drafted + (sample.drafted or 0),
             accepted=before.accepted + accepted,
             steps=before.steps + (steps if sound else 0),
-            accepted_per_position=_added(before.accepted_per_position, sample.accepted_per_position if told else ()),
+            accepted_per_position=_added(before.accepted_per_position, sample.accepted_per_position if known else ()),
         )
     return tuple(found[name] for name in sorted(found))
 

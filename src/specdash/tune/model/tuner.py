@@ -4,7 +4,7 @@ It measures the start and the engine without drafts, one point of every chain, a
 halfway between it and the next measured one, knob by knob. The point that looks best is booted again, and the start
 too: only boots that did not choose a point say what it gains, so that noise is not crowned.
 
-Pure and deterministic: whatever drives it boots, measures and restores. Its state is the list of results.
+Pure and deterministic: its driver boots, measures and restores. Its state is the list of results.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MIDDLE = {"n_max": 4, "ngram_max": 32, "p_min": 0.0}
 
 def outgrown(point: Point, failed: Point) -> bool:
     """Whether a point needs at least the memory of one that did not fit. Memory of a model that drafts grows with the
-    draft length, whatever n-gram type is beside it; a gate needs none."""
+    draft length, with any n-gram type beside it; a gate needs none."""
     drafts = _drafts(failed)
     if drafts:
         return _drafts(point) == drafts and (point.n_max or 0) >= (failed.n_max or 0)

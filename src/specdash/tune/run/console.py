@@ -164,7 +164,7 @@ class TunerConsole:
         except OSError as error:
             raise SpecdashError(f"{log}: {error.strerror or error}") from None
         started: Future[subprocess.Popen[bytes]] = Future()
-        # Whoever started a process has to take note of its end, however late that is; and the kernel's promise to end
+        # The parent of a process has to take note of its end, however late that is; and the kernel's promise to end
         # one with its parent holds for as long as the thread lives that started it.
         threading.Thread(
             target=self._attend, args=(command, descriptor, started), name="specdash-tune", daemon=True

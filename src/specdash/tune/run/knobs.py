@@ -182,8 +182,8 @@ def allowed_chains(text: str | None, start: Point, known: Sequence[ChainChoice])
         options = ", ".join(
             choice.name for choice in known if choice.fits and choice.types and choice.types != start.types
         )
-        said = untunable(start.types)
-        raise UsageError(f"nothing to tune: {said}; allow other types with --allow-types all, or some of: {options}")
+        why = untunable(start.types)
+        raise UsageError(f"nothing to tune: {why}; allow other types with --allow-types all, or some of: {options}")
     return tuple(chains)
 
 

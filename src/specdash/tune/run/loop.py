@@ -1,8 +1,8 @@
-"""Drives a tuner on a bed: boots what it asks for, measures, tells it, and at the end leaves the bed as it was.
+"""Drives a tuner on a bed: boots what it asks for, measures, feeds it, and at the end leaves the bed as it was.
 
 A boot that fails is a result with its reason. A boot during which someone else used the engine or the machine is
 discarded and done again. Everything is on the disk (`tune.status`) before the tuner hears of it, so that a run that is
-killed goes on where it was: what was measured is told again, and the same tuner asks the same.
+killed goes on where it was: what was measured is fed again, and the same tuner asks the same.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ class RunRecorder(Protocol):
 
 
 class LoopObserver(Protocol):
-    """Told what goes on, in the thread of the loop."""
+    """Hears what goes on, in the thread of the loop."""
 
     def now(self, now: CurrentStep) -> None:
         """A step began, or came further."""
 
     def booted(self, boot: Boot, again: bool) -> None:
-        """A boot ended; `again`: it was told from an earlier run."""
+        """A boot ended; `again`: it is of an earlier run."""
 
     def discarded(self, why: str) -> None:
         """A boot did not count."""
 
 
 class Texts(Struct, frozen=True):
-    """Whether outputs stayed the same. `same` None: that could not be told."""
+    """Whether outputs stayed the same. `same` None: that is not known."""
 
     same: bool | None
     words: str
@@ -139,7 +139,7 @@ class Pulse:
     ) -> None:
         self._ended.set()
         if self._thread is not None:
-            # Whatever it was for has ended already: there is nothing left to interrupt.
+            # What it was for has ended already: there is nothing left to interrupt.
             with contextlib.suppress(KeyboardInterrupt):
                 self._thread.join(_END_S)
 
@@ -200,7 +200,7 @@ class Loop(Struct):
         finally:
             problem = self._restored()
         if self.stop.is_set() and ending is Ending.FINISHED:
-            # It was asked for when everything was measured: whoever asked wants nothing applied either.
+            # It was asked for when everything was measured: the user wants nothing applied either.
             ending, outcome, texts = Ending.STOPPED, self._so_far(), ""
         return self._ended(ending, outcome, texts, problem or error, problem)
 
@@ -211,7 +211,7 @@ class Loop(Struct):
             if wanted is None or wanted.point != boot.result.point:
                 raise InputError(
                     f"boot {boot.number} measured {boot.result.point.name}, and this version of the tuner asks for "
-                    f"{wanted.point.name if wanted is not None else 'nothing more'}; begin anew"
+                    f"{wanted.point.name if wanted is not None else 'nothing more'}; start a new run"
                 )
             self.norm.learn(boot.result, self.task.start)
             self.gear.tuner.tell(boot.result)
@@ -226,7 +226,7 @@ class Loop(Struct):
                 break
             boot = self._boot(wanted)
             self.gear.record.add(boot)
-            # Told first: whatever is among the boots, the tuner can say something of.
+            # Fed first: the tuner can judge any of these boots.
             self.gear.tuner.tell(boot.result)
             self.boots.append(boot)
             self._believe()
@@ -361,7 +361,7 @@ class Loop(Struct):
         return outcome, texts.words
 
     def _so_far(self) -> TuneOutcome | None:
-        """What could be said of a run that was stopped; nothing that was not confirmed."""
+        """What is known of a run that was stopped; nothing that was not confirmed."""
         if not any(not boot.result.failure for boot in self.boots):
             return None
         return replace(self.gear.tuner.outcome(), chosen=self.task.start, improved=False, why="stopped before its end")
@@ -389,7 +389,7 @@ class Loop(Struct):
         problem: SpecdashError | None,
     ) -> RunEnd:
         chosen = outcome.chosen if outcome is not None else self.task.start
-        in_force = "somebody else's settings" if isinstance(problem, ConflictError) else "unknown"
+        in_force = "the settings of another change" if isinstance(problem, ConflictError) else "unknown"
         end = RunEnd(
             at=time.time(),
             ending=Ending.FAILED if error is not None else ending,

@@ -1,4 +1,4 @@
-"""Measures one boot: the same prompts every time, with forced length and no cache, and all that tells their cost."""
+"""Measures one boot: the same prompts every time, with forced length and no cache, and all that shows their cost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Surroundings(Struct, frozen=True):
         """Who else used the engine or the machine, in words; empty when no one did."""
         allowed = allowed_cores(cores)
         if self.foreign_tokens:
-            return f"the engine generated {self.foreign_tokens} tokens for somebody else"
+            return f"the engine generated {self.foreign_tokens} tokens for another client"
         if self.others_cores is not None and self.others_cores > allowed:
             return f"other programs used {self.others_cores:.1f} CPU cores"
         if self.gpu_before is not None and self.gpu_before > BUSY_GPU:
@@ -346,7 +346,7 @@ class Limits(Struct, frozen=True):
     ttft_slack_s: float = 0.05
     """And this much besides, as short times vary by more than a share of them."""
     free_mib: int | None = 256
-    """GPU memory that must stay free, where it can be told."""
+    """GPU memory that must stay free, where it is known."""
     warnings: bool = True
     """Whether classes of warnings that the start does not have are refused."""
 

@@ -109,7 +109,7 @@ def _from_transcript(path: str, tokens: int, room: int | None) -> BootPrompts:
 
 # Which prompts fit into a slot, answer and all: known before anything is restarted.
 #
-# A server that runs counts the tokens itself, with its chat template and tokenizer; else they are reckoned from the
+# A server that runs counts the tokens itself, with its chat template and tokenizer; else they are estimated from the
 # characters, on the safe side.
 
 CHARACTERS_A_TOKEN = 3
@@ -130,7 +130,7 @@ class _Length(Struct, frozen=True):
 def fitting(
     prompts: Sequence[WorkloadPrompt], options: MeasureOptions, place: EngineAddress | None, room: int | None
 ) -> tuple[tuple[WorkloadPrompt, ...], tuple[str, ...]]:
-    """The prompts that fit, and what is to be said of the others. `place` is where the settings in force are served,
+    """The prompts that fit, and a note on the others. `place` is where the settings in force are served,
     if they are; `room` the tokens of a slot by the settings, if they tell.
 
     Raises `UsageError` where no prompt of a class fits.
@@ -340,10 +340,10 @@ def _knobs(points: Sequence[Point], values: Mapping[str, str]) -> list[Knob]:
     found: dict[str, list[str]] = {}
     for point in points:
         for name, text in knobs.spelled(point).items():
-            told = found.setdefault(name, [])
-            if text not in told:
-                told.append(text)
-    return [Knob(key, ", ".join(told), values.get(key)) for key, told in found.items()]
+            texts = found.setdefault(name, [])
+            if text not in texts:
+                texts.append(text)
+    return [Knob(key, ", ".join(texts), values.get(key)) for key, texts in found.items()]
 
 
 def fingerprint(
@@ -376,9 +376,9 @@ def _engine_words(settings: BackendSettings, engine: str | None, env: Mapping[st
     return find_engine(wanted, env).words
 
 
-def options_of(told: Mapping[str, Any]) -> TuneOptions:
+def options_of(options: Mapping[str, Any]) -> TuneOptions:
     """Those of an earlier run. Raises `InputError` where another version wrote them."""
     try:
-        return TuneOptions(**told)
+        return TuneOptions(**options)
     except TypeError:
-        raise InputError("the run was begun by another version of specdash; begin anew") from None
+        raise InputError("the run was begun by another version of specdash; start a new run") from None

@@ -36,20 +36,20 @@ def write_report(record: TuneRunRecord) -> None:
     run = read_run(directory)
     if run is None:
         return
-    told = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
-    texts = {JSON: json.dumps(as_json(run, told, directory), indent=1), MARKDOWN: markdown(run, told, directory)}
+    gained = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
+    texts = {JSON: json.dumps(as_json(run, gained, directory), indent=1), MARKDOWN: markdown(run, gained, directory)}
     for name, text in texts.items():
         with files.writing(directory / name, NotWrittenError):
             files.replace(directory / name, text.encode())
 
 
-def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[str, Any]:
+def as_json(run: TuneRun, gained: Sequence[Gain | None], directory: Path) -> dict[str, Any]:
     """Everything that was measured, and what came of it."""
     fingerprint: dict[str, str] = {}
     options: dict[str, Any] = {}
     with contextlib.suppress(InputError):
         setup = read_setup(directory)
-        # A setting's digest tells a guesser its value.
+        # A setting's digest gives a guesser its value.
         fingerprint = {name: text for name, text in setup.fingerprint.items() if not name.startswith("setting ")}
         options = dict(setup.options)
     slowest = latencies_p95(directory)
@@ -67,7 +67,7 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
                 "classes": {kind: json_of(row) for kind, row in by_class(boot.result.prompts).items()},
                 "latency_p95_s": slowest.get(boot.number),
             }
-            for boot, gain in zip(run.boots, told, strict=True)
+            for boot, gain in zip(run.boots, gained, strict=True)
         ],
         "discarded": discarded(directory),
         "measured_gain": _chosen_gain(run),
@@ -78,8 +78,8 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
 
 def _chosen_gain(run: TuneRun) -> dict[str, float | None] | None:
     outcome = run.end.outcome if run.end is not None else None
-    told = measured_gain(run, outcome.chosen) if outcome is not None else None
-    return None if told is None else json_of(told)
+    gained = measured_gain(run, outcome.chosen) if outcome is not None else None
+    return None if gained is None else json_of(gained)
 
 
 def measured_gain(run: TuneRun, point: Point) -> Gain | None:
@@ -104,22 +104,22 @@ def measured_gain(run: TuneRun, point: Point) -> Gain | None:
 def discarded(directory: Path) -> list[dict[str, Any]]:
     """Boots that did not count, and why."""
     kept = kept_samples(directory)
-    return [{"boot": told.get("boot"), "why": told["discarded"]} for told in kept if told.get("discarded")]
+    return [{"boot": sample.get("boot"), "why": sample["discarded"]} for sample in kept if sample.get("discarded")]
 
 
 def latencies_p95(directory: Path) -> dict[int, float]:
     """The 95th percentile of the latencies of each boot, in seconds."""
     found: dict[int, float] = {}
-    for told in kept_samples(directory):
-        rows = told.get("samples") if not told.get("discarded") else None
+    for sample in kept_samples(directory):
+        rows = sample.get("samples") if not sample.get("discarded") else None
         with contextlib.suppress(TypeError, KeyError, AttributeError):
             taken = sorted(row["done_s"] - row["intended_s"] for row in rows or () if not row["error"])
             if taken:
-                found[int(told["boot"])] = nearest_rank(taken, 0.95)
+                found[int(sample["boot"])] = nearest_rank(taken, 0.95)
     return found
 
 
-def markdown(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> str:
+def markdown(run: TuneRun, gained: Sequence[Gain | None], directory: Path) -> str:
     """The report for people."""
     plan = run.plan
     when = timestamp(run.head.at, seconds=False, utc=True)
@@ -134,7 +134,7 @@ def markdown(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> str:
         "",
     ]
     if run.boots:
-        lines += [_table(run.boots, told, plan.start, latencies_p95(directory)), ""]
+        lines += [_table(run.boots, gained, plan.start, latencies_p95(directory)), ""]
         lines += [*_by_class(run.boots), ""]
     noise = boot_noise([boot.result for boot in run.boots], plan.workload)[0]
     if noise is not None:
@@ -159,9 +159,9 @@ def _conclusion(run: TuneRun) -> list[str]:
         lines.append(f"**Failed**: {end.error}")
     elif outcome is not None and outcome.improved:
         lines.append(f"**Better: {outcome.chosen.name}**, {gain_text(outcome.gain, outcome.low, outcome.high)}.")
-        told = measured_gain(run, outcome.chosen)
-        if told is not None:
-            lines.append(f"By its own boots alone: {gain_text(told.gain, told.low, told.high)}.")
+        gained = measured_gain(run, outcome.chosen)
+        if gained is not None:
+            lines.append(f"By its own boots alone: {gain_text(gained.gain, gained.low, gained.high)}.")
         lines += ["", "```", *(f"{key}={value}" for key, value in end.settings), "```"]
     elif end.ending == "finished":
         lines.append(f"**No improvement found**: {run.plan.start.name} stays.")
@@ -177,9 +177,9 @@ def _conclusion(run: TuneRun) -> list[str]:
     return lines
 
 
-def _table(boots: Sequence[Boot], told: Sequence[Gain | None], start: object, slowest: Mapping[int, float]) -> str:
+def _table(boots: Sequence[Boot], gained: Sequence[Gain | None], start: object, slowest: Mapping[int, float]) -> str:
     rows = [("boot", "point", "for", "speed", "against the start", "TTFT", "latency p95", "")]
-    for boot, gain in zip(boots, told, strict=True):
+    for boot, gain in zip(boots, gained, strict=True):
         beside = "the start" if boot.result.point == start else UNKNOWN
         if gain is not None:
             beside = gain_text(gain.gain, gain.low, gain.high)

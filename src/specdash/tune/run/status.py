@@ -84,7 +84,7 @@ class RunHead(Struct, frozen=True):
     at: float
     pid: int
     pid_started: float
-    """Creation time of the process, by which a reused pid is told from it."""
+    """Creation time of the process, by which a reused pid is known from it."""
     command: str = "specdash tune"
     resumed: bool = False
 
@@ -274,7 +274,7 @@ class TuneRun(Struct, frozen=True):
         return len(self.boots)
 
 
-# Reading and writing the files of a run, by whatever process, while another one writes them.
+# Reading and writing the files of a run, by any process, while another one writes them.
 
 
 T = TypeVar("T")
@@ -314,7 +314,7 @@ class TuneRunRecord:
     def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
         """Append a boot's requests."""
         path = self.directory / SAMPLES
-        told = {
+        written = {
             "boot": number,
             "discarded": discarded,
             "warnings": sorted(measured.warnings),
@@ -324,7 +324,7 @@ class TuneRunRecord:
             "samples": [json_of(sample) for sample in measured.samples],
         }
         with files.writing(path, NotWrittenError):
-            files.append_line(path, json.dumps(told, separators=(",", ":")).encode())
+            files.append_line(path, json.dumps(written, separators=(",", ":")).encode())
 
 
 def read_run(directory: Path) -> TuneRun | None:
@@ -344,8 +344,8 @@ def read_run(directory: Path) -> TuneRun | None:
     if not heads:
         return None
     head = heads[-1]
-    told = decode(CurrentStep, _object(_read(directory / NOW)))
-    now = told if told is not None and told.at >= head.at and end is None else None
+    step = decode(CurrentStep, _object(_read(directory / NOW)))
+    now = step if step is not None and step.at >= head.at and end is None else None
     # The screens look at runs, too, and psutil is not for them.
     from specdash.system.processes import same_process
 
@@ -432,27 +432,29 @@ def read_setup(directory: Path) -> Setup:
     """Raises `InputError` for a directory of no run, or of another version."""
     path = directory / SETUP
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["schema"] != SCHEMA:
-            raise InputError(f"{path}: {told['schema']}, where this version of specdash writes {SCHEMA}; begin anew")
-        return Setup(dict(told["options"]), {str(key): str(value) for key, value in told["fingerprint"].items()})
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["schema"] != SCHEMA:
+            raise InputError(
+                f"{path}: {kept['schema']}, where this version of specdash writes {SCHEMA}; start a new run"
+            )
+        return Setup(dict(kept["options"]), {str(key): str(value) for key, value in kept["fingerprint"].items()})
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; name the directory of a run of `specdash tune`") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{path} is damaged; begin anew") from None
+        raise InputError(f"{path} is damaged; start a new run") from None
 
 
 def kept_samples(directory: Path) -> list[dict[str, Any]]:
     """What was kept of each boot, discarded ones too; lines that are none are passed over."""
     lines = _read(directory / SAMPLES).splitlines()
-    return [told for line in lines if (told := _object(line)) is not None]
+    return [row for line in lines if (row := _object(line)) is not None]
 
 
 def known_warnings(directory: Path, boots: Iterable[int]) -> frozenset[str] | None:
     """Classes of warnings of these boots; None where none of them was kept."""
     wanted = set(boots)
-    found = [told for told in kept_samples(directory) if told.get("boot") in wanted and not told.get("discarded")]
-    return frozenset(str(name) for told in found for name in told.get("warnings", ())) if found else None
+    found = [row for row in kept_samples(directory) if row.get("boot") in wanted and not row.get("discarded")]
+    return frozenset(str(name) for row in found for name in row.get("warnings", ())) if found else None
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -463,8 +465,8 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         if old == new:
             continue
         if name.startswith("setting "):
-            said = "was added" if old is None else "was removed" if new is None else "was changed"
-            lines.append(f"{name.removeprefix('setting ')} {said}")
+            what = "was added" if old is None else "was removed" if new is None else "was changed"
+            lines.append(f"{name.removeprefix('setting ')} {what}")
         else:
             lines.append(f"{name}: {old or 'none'} then, {new or 'none'} now")
     return lines

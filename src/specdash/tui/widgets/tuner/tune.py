@@ -302,7 +302,7 @@ def _value(text: str | None, role: str = "text", *, width: int) -> Span:
     if text is None:
         return (NOT_SET, "dim")
     shown = clean(text, 4096) or "''"
-    # What tells one file from another is its name, at the end.
+    # What distinguishes files is its name, at the end.
     too_long = len(shown) > width and shown.startswith(("/", "~"))
     return ("…" + shown[1 - width :] if too_long else shown, role)
 

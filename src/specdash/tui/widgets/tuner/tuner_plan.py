@@ -181,7 +181,7 @@ def _going_on(run: TuneRun, view: View, width: int) -> list[Line]:
 
 
 def _users(run: TuneRun, now: CurrentStep, view: View) -> Line:
-    """Who waits: as the run tells, else as this dashboard sees it, where it is the same server that it watches."""
+    """Who waits: as the run knows, else as this dashboard sees it, where it is the same server that it watches."""
     held, queued = now.held, None
     if run.plan.url.rstrip("/") == view.picture.backend.url.rstrip("/"):
         proxy, deferred = view.picture.proxy, view.picture.backend.requests_deferred
