@@ -87,7 +87,7 @@ def test_drafts_that_a_recurrent_model_pays_twice(tmp_path: Path) -> None:
         watched(server.target, OWN) as seen,
         server.working(1, 300, SENTENCE),
     ):
-        alert = seen.until_alert("replay_thrash")
+        alert = seen.until_alert("speculation_hurting")
         assert alert.severity is AlertSeverity.WARNING
         assert alert.fix == (("LLAMA_SPEC_TYPE", "none"),)
 

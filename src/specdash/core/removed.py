@@ -140,6 +140,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "prune_storm": "context_overflow (limits.cut)",
     "recording_fault": "",
     "repeating_answer": "",
+    "replay_thrash": "speculation_hurting (limits.share)",
     "restarted": "",
     "server_starved": "cpu_starved",
     "slot_nearly_full": "context_overflow (limits.slot)",

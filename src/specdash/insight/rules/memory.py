@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.proxy.read_again import OF_CLIENT, Reason, read_again, summed
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import flag, is_gone, of_late, parameter, touched, warning
-from specdash.insight.speedup.verdict import WITHOUT, advice
+from specdash.insight.rules.known import flag, is_gone, of_late, touched, warning
 from specdash.system.text import UNKNOWN, percent, seconds
 
 if TYPE_CHECKING:
@@ -62,50 +61,6 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             (*touched(found), ("image lines", f"{images:.0f}"), ("projector", "yes" if projector else "no")),
             severity=AlertSeverity.NOTICE if may_see else None,
         )
-
-
-@rule(
-    "Rejected drafts are paid twice",
-    AlertSeverity.WARNING,
-    trial_s=inf,
-    of_drafts=True,
-    raise_after_s=5,
-    clear_after_s=30,
-    explains=("speculation_hurting",),
-    chart="tokens_per_decode",
-    limits={"window_s": 60, "steps": 50, "share": 0.5},
-)
-def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """This model cannot drop rejected tokens from its memory (recurrent or hybrid): every step that rejects one
-    restores a checkpoint and decodes what was accepted again. Seen in the log of LLAMA_TRACE=1 (or verbosity 5).
-
-    - tokens per decode against mean accepted length
-    - acceptance by position: where does it fall?
-    - a spec type with rollback (MTP, EAGLE-3) for this architecture
-
-    Drafts no longer than what is accepted of them; no speculation where the speed-up says that it hurts.
-    """
-    window = limits["window_s"]
-    steps, replays = scene.logged("steps", window), scene.logged("replays", window)
-    replays = max(replays, scene.logged("speculative restored", window))
-    if not steps or steps < limits["steps"] or replays / steps < limits["share"]:
-        return
-    accepted = scene.logged("accepted", window)
-    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
-    if not fix and scene.picture.views.drafter.best_length is None:
-        # The verdict knows no best length: as long as what is accepted, so that fewer steps reject any.
-        longest, wanted = parameter(scene, "spec-draft-n-max") or "", max(1, round(accepted / steps))
-        is_shorter = longest.isdigit() and wanted < int(longest)
-        fix = (("LLAMA_DRAFT_MAX", str(wanted)),) if is_shorter else WITHOUT
-    yield Symptom(
-        f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again "
-        f"({replays:.0f} of {steps:.0f})",
-        (
-            ("accepted a step", f"{accepted / steps:.1f} draft tokens"),
-            ("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"),
-        ),
-        fix=fix,
-    )
 
 
 @rule(

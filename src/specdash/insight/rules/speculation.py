@@ -146,37 +146,47 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     clear_after_s=60,
     chart="decode",
     # Finished requests that it must rest on; 0, since the verdict judges that itself.
-    limits={"requests": 0},
+    limits={"requests": 0, "window_s": 60, "steps": 50, "share": 0.5},
 )
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
-    cost more than accepted tokens save.
+    cost more than accepted tokens save. Or, where that is not known, most rejected drafts are paid twice: a recurrent
+    or hybrid model cannot drop rejected tokens from its memory, and every step that rejects one restores a checkpoint
+    and decodes what was accepted again (seen in the log of LLAMA_TRACE=1, or verbosity 5).
 
-    - the speed-up panel: measured, or an estimate?
+    - the speed-up panel: measured, or an estimate? tokens per decode against mean accepted length
     - specdash baseline record, for a measured figure
+    - a spec type with rollback (MTP, EAGLE-3) for this architecture
 
     Take the change that the verdict names: shorter drafts, or no speculation. docs/speedup.md explains the figure.
     """
-    speedup = scene.picture.speedup
-    if kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE):
+    speedup, window = scene.picture.speedup, limits["window_s"]
+    kind, (_, _, fix) = kind_of(speedup), advice(speedup, scene.picture.views.drafter)
+    if kind in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE):
         raise OverError  # no warning may stand beside the figure that says the contrary
-    if kind_of(speedup) is not VerdictKind.COSTS or speedup.value is None or speedup.requests < limits["requests"]:
-        return
-    bounds = (
-        f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
-    )
-    speculation = scene.picture.backend.speculation
-    _, _, fix = advice(speedup, scene.picture.views.drafter)
-    yield Symptom(
-        f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
-        (
+    steps, accepted = scene.logged("steps", window), scene.logged("accepted", window)
+    replays = max(scene.logged("replays", window), scene.logged("speculative restored", window))
+    evidence = [("steps that were decoded again", f"{replays:.0f} of {steps:.0f}" if steps else UNKNOWN)]
+    if kind is VerdictKind.COSTS and speedup.value is not None and speedup.requests >= limits["requests"]:
+        known = speedup.low is not None and speedup.high is not None
+        bounds = f" ({speedup.low:.2f} to {speedup.high:.2f})" if known else ""
+        summary = f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation"
+        evidence += [
             ("basis", str(speedup.basis)),
             ("requests", str(speedup.requests)),
-            ("tokens per step", number(speculation.mean_accepted_length, 2)),
+            ("tokens per step", number(scene.picture.backend.speculation.mean_accepted_length, 2)),
             ("break-even", number(speedup.break_even_length, 2)),
-        ),
-        fix=fix,
-    )
+        ]
+    elif steps >= limits["steps"] and replays >= limits["share"] * steps:
+        summary = f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again"
+        evidence.append(("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"))
+        # As long as what is accepted, so that fewer steps reject any.
+        longest, wanted = parameter(scene, "spec-draft-n-max") or "", max(1, round(accepted / steps))
+        is_shorter = longest.isdigit() and wanted < int(longest)
+        fix = (("LLAMA_DRAFT_MAX", str(wanted)),) if is_shorter else WITHOUT
+    else:
+        return
+    yield Symptom(summary, tuple(evidence), fix=fix)
 
 
 @rule(
@@ -187,7 +197,7 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     trial_s=inf,
     of_drafts=True,
     clear_after_s=0,
-    explains=("speculation_hurting", "acceptance_collapse", "replay_thrash"),
+    explains=("speculation_hurting", "acceptance_collapse"),
     chart="acceptance",
     # A drafter that is right one time in twenty fails 100 times running once in 170 times, and one request that repeats
     # itself may never be guessed right. A draft token costs at least a fiftieth of a token's decode.
