@@ -7,57 +7,34 @@ from insight.rules.judging import LOADING, OK, WALL, Watch
 from specdash.core.readings import Counters, FailureKind, Health, HealthStatus, ProcessTree, Slot, Slots, Source
 
 FAILURES = st.sampled_from(list(FailureKind))
-HEALTHS = st.one_of(st.sampled_from([OK, LOADING, Health(HealthStatus.ERROR, "no")]), FAILURES)
 AMOUNTS = st.one_of(st.none(), st.floats(0, 1e9))
-TOTALS = st.one_of(
-    st.builds(
-        Counters,
-        **dict.fromkeys(
-            ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens"), AMOUNTS
-        ),
-        requests_processing=st.one_of(st.none(), st.floats(0, 8)),
-    ),
-    FAILURES,
-)
 NUMBERS = st.one_of(st.none(), st.integers(0, 10**6))
-SLOTS = st.one_of(
-    st.lists(
-        st.builds(
-            Slot,
-            id=st.integers(0, 3),
-            is_processing=st.booleans(),
-            task=NUMBERS,
-            n_decoded=NUMBERS,
-            n_prompt_tokens_processed=NUMBERS,
-            n_prompt_tokens=NUMBERS,
-            n_ctx=NUMBERS,
-            speculative=st.one_of(st.none(), st.booleans()),
-        ),
-        max_size=3,
-    ).map(lambda slots: Slots(tuple(slots))),
-    FAILURES,
+TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens", "requests_processing")
+COUNTS = ("task", "n_decoded", "n_prompt_tokens_processed", "n_prompt_tokens", "n_ctx")
+SLOT = st.builds(
+    Slot,
+    id=st.integers(0, 3),
+    is_processing=st.booleans(),
+    speculative=st.one_of(st.none(), st.booleans()),
+    **dict.fromkeys(COUNTS, NUMBERS),
 )
-PROCESSES = st.one_of(
-    st.builds(
-        ProcessTree,
-        pid=st.integers(1, 3),
-        name=st.one_of(st.none(), st.just("x")),
-        started_wall=st.one_of(st.none(), st.floats(WALL - 1e6, WALL)),
-        cpu_cores=st.one_of(st.none(), st.floats(0, 8)),
-        stopped=st.sampled_from(((), (1,))),
-        processes=st.integers(1, 3),
-    ),
-    FAILURES,
+PROCESS = st.builds(
+    ProcessTree,
+    pid=st.integers(1, 3),
+    name=st.one_of(st.none(), st.just("x")),
+    started_wall=st.one_of(st.none(), st.floats(WALL - 1e6, WALL)),
+    cpu_cores=st.one_of(st.none(), st.floats(0, 8)),
+    stopped=st.sampled_from(((), (1,))),
+    processes=st.integers(1, 3),
 )
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from((0.1, 1.0, 1.0, 7.0, 100.0)),
-        st.fixed_dictionaries(
-            {}, optional={"health": HEALTHS, "metrics": TOTALS, "slots": SLOTS, "process": PROCESSES}
-        ),
-    ),
-    max_size=40,
-)
+READINGS = {
+    "health": st.one_of(st.sampled_from([OK, LOADING, Health(HealthStatus.ERROR, "no")]), FAILURES),
+    "metrics": st.one_of(st.builds(Counters, **dict.fromkeys(TOTALS, AMOUNTS)), FAILURES),
+    "slots": st.one_of(st.lists(SLOT, max_size=3).map(lambda slots: Slots(tuple(slots))), FAILURES),
+    "process": st.one_of(PROCESS, FAILURES),
+}
+PAUSES = st.sampled_from((0.1, 1.0, 1.0, 7.0, 100.0))
+STEPS = st.lists(st.tuples(PAUSES, st.fixed_dictionaries({}, optional=READINGS)), max_size=40)
 
 
 @given(STEPS)
