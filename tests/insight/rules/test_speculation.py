@@ -19,6 +19,7 @@ from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import OverError, shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
+from specdash.llama.log.parser import LogParser
 
 OWN = tuple(rule for rule in shipped() if rule.family == "speculation")
 LIMITS = {rule.id: rule.limits for rule in OWN}
@@ -172,3 +173,26 @@ def test_a_collapse_after_an_apply_names_it_and_what_takes_it_back(
     alert = watch.found("acceptance_collapse")
     assert alert.fix == fix
     assert ("apply 7" in alert.summary, "specdash rollback 7" in alert.remedy) == (bool(fix),) * 2
+
+
+@pytest.mark.parametrize(("back", "fix"), [(" (restore checkpoint)", (("LLAMA_DRAFT_MAX", "2"),)), ("", None)])
+def test_rejected_drafts_that_are_paid_twice_are_an_alert_where_no_verdict_is_known(back: str, fix: object) -> None:
+    watch, parser = Watch(OWN), LogParser()
+    watch.state.retarget(replace(watch.state.target, parameters=(("spec-draft-n-max", "8"),)))
+    for second in range(10, 60):
+        steps = [f"accepted 2/8 draft tokens{back}", "accepted 2/2 draft tokens"] * 5
+        lines = (f"0.{second}.{at}00.000 I slot   operator(): id  0 | task 1 | {one}\n" for at, one in enumerate(steps))
+        watch.read(Source.LOG, parser.feed("".join(lines).encode()))
+        watch.look(1, slots=speculating("draft-simple"), process=process(), health=OK)
+    alert = watch.alert("speculation_hurting")
+    assert (alert.fix if alert else None) == fix
+    assert alert is None or "of verification steps restored a checkpoint" in alert.summary
+
+
+def test_speculation_that_was_asked_for_and_is_not_there() -> None:
+    watch, off = Watch(OWN), Slots((Slot(0, is_processing=False, speculative=False),))
+    watch.state.retarget(replace(watch.state.target, parameters=(("spec-type", "draft-simple"),)))
+    watch.look(20, slots=off, process=process(), health=OK)
+    assert watch.found("speculation_off").summary.startswith("the server runs without speculation because")
+    watch.look(8, slots=speculating("draft-simple"), process=process(), health=OK)
+    assert watch.raised() == set()
