@@ -94,7 +94,7 @@ def test_the_catalogue_is_listed_with_the_limits_in_force(tmp_path: Path) -> Non
     assert any("slot_hung" in line and "no_token_s 77" in line for line in lines)
     assert any(line.startswith("off") and "gpu_lost" in line for line in lines)
     listed = json.loads(check("--list-rules", "--json").stdout)
-    assert [entry["rule"] for entry in listed] == [rule.spec.id for rule in shipped()]
+    assert [entry["rule"] for entry in listed] == [rule.id for rule in shipped()]
     assert all(entry["runbook"]["checks"] for entry in listed)
 
 
@@ -118,7 +118,6 @@ def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_liste
     assert "not understood" in words
     unjudged = done.stdout.partition("not checked:")[2]
     assert "zero_acceptance" in unjudged
-    assert "drafts_never_made" in unjudged
 
 
 @pytest.mark.slow

@@ -262,7 +262,7 @@ def test_the_server_that_has_just_crashed_is_meant_unless_another_is_named(monke
 
 def criticals(now: float, count: int = 5) -> list[Alert]:
     """The server died, came back and died again."""
-    spec = next(rule.spec for rule in shipped() if rule.spec.id == "backend_down")
+    spec = next(rule for rule in shipped() if rule.id == "backend_down")
     return [
         Alert(spec.id, spec.title, AlertSeverity.CRITICAL, "process 7 has ended", at, at, at + 5, at + 5)
         for at in (now - 60.0 * (index + 1) for index in range(count))

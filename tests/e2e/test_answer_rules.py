@@ -35,7 +35,7 @@ from support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "answers")
+OWN = tuple(rule for rule in shipped() if rule.family == "answers")
 BROKEN = '<tool_call>\n{"name": "read_file", "arguments": {"path": '
 EMPTY = Script(stops("stop"))
 MESSAGES = "/v1/messages"

@@ -22,7 +22,7 @@ from support.faulty_nvml import FaultyNvml
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "machine")
+OWN = tuple(rule for rule in shipped() if rule.family == "machine")
 SOON = """
 [gpu_throttled]
 raise_after_s = 2

@@ -40,9 +40,9 @@ class Client:
         assert self.proxy.request("POST", "/v1/chat/completions", body, {"x-session-id": "one"}).status == 200
         self.proxy.wait_idle()
         self.watch = Watch()
-        self.watch.tell(Source.LOG, LogParser().feed(self.log.read_bytes()))
+        self.watch.read(Source.LOG, LogParser().feed(self.log.read_bytes()))
         events = tuple(event for line in self._lines() if isinstance(event := from_json(line), RequestEvent))
-        self.watch.tell(Source.PROXY_EVENTS, ProxyEvents(events))
+        self.watch.read(Source.PROXY_EVENTS, ProxyEvents(events))
         newest = max(self.watch.state.picture(self.watch.at, events[-1].at + 1).views.prefix_cache.requests,
                      key=lambda request: request.began)  # fmt: skip
         return read_again(newest)

@@ -28,7 +28,6 @@ from specdash.insight.picture import (
     Picture,
     PositionBin,
     PrefixCachePicture,
-    PrefixSession,
     PrefixSlot,
     ReplayFigures,
     RouterModelPicture,
@@ -42,7 +41,7 @@ from tui.fake_state import busy_picture
 DOCS = Path(__file__).parents[2] / "docs" / "snapshot.md"
 VIEWS: tuple[Any, ...] = (
     DraftingPicture, DrafterPicture, PublishedAcceptance, PositionBin, CheckpointsPicture, CheckpointCounts,
-    ReplayFigures, PrefixCachePicture, PrefixSession, PrefixSlot, RouterPicture, RouterModelPicture,
+    ReplayFigures, PrefixCachePicture, PrefixSlot, RouterPicture, RouterModelPicture,
 )  # fmt: skip
 
 
@@ -205,15 +204,13 @@ def test_what_is_known_can_be_written_as_json() -> None:
 
 
 def prefix_cache() -> Any:
-    prefix = PrefixCachePicture(
-        requests=(ServedRequest(prompt_total_tokens=100, prompt_cached=75),), sessions=(PrefixSession("s", 2, 30, 70),)
-    )
+    prefix = PrefixCachePicture(requests=(ServedRequest(prompt_total_tokens=100, prompt_cached=75),))
     return views_json(SpeculationViews(prefix_cache=prefix))["prefix_cache"]
 
 
-def test_requests_and_sessions_tell_their_cached_share() -> None:
-    told = prefix_cache()
-    assert (told["requests"][0]["cached_share"], told["sessions"][0]["cached_share"]) == (0.75, 0.3)
+def test_requests_have_their_cached_share_and_the_sessions_of_0_1_are_empty() -> None:
+    found = prefix_cache()
+    assert (found["requests"][0]["cached_share"], found["sessions"]) == (0.75, [])
 
 
 def test_running_without_speculation_is_said_first_with_its_cause_and_fix() -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from insight.speedup_data import NOW, WALL, baseline, row_of, state
@@ -51,36 +50,19 @@ def test_the_worst_comes_first_and_names_decide_between_equals() -> None:
         row("critical", critical=1),
         row("down", BackendState.DOWN),
     ]
-    assert [found.name for found in worst_first(rows)] == [
-        "down",
-        "critical",
-        "costs",
-        "warned",
-        "restarted",
-        "a-fine",
-        "b-fine",
-    ]
+    order = ["down", "critical", "costs", "warned", "restarted", "a-fine", "b-fine"]
+    assert [found.name for found in worst_first(rows)] == order
 
 
-def test_models_of_a_router_are_rows_and_the_one_that_is_looked_at_has_the_figures() -> None:
+def test_models_of_a_router_are_rows_and_the_one_that_is_looked_at_has_the_figures_and_alerts() -> None:
     models = (RouterModelPicture("alpha", "loaded", watched=True), RouterModelPicture("beta", "unloaded"))
+    severities = [*AlertSeverity, AlertSeverity.CRITICAL]
+    alerts = AlertsPicture(
+        tuple(Alert("rule", "title", one, "summary", 0.0, 0.0, 0.0) for one in severities), cause="x"
+    )
     views = SpeculationViews(router=RouterPicture(models))
-    rows = rows_of(Picture(NOW, WALL, 300.0, BackendPicture(URL, BackendState.LIVE), views=views), "gpu1")
-    assert [(found.name, found.state, found.router_model) for found in rows] == [
-        ("gpu1/alpha", "live", None),
-        ("gpu1/beta", "unloaded", "beta"),
-    ]
-
-
-@pytest.mark.parametrize("severity", AlertSeverity)
-def test_alerts_are_counted_by_severity(severity: AlertSeverity) -> None:
-    alert = Alert("rule", "title", severity, "summary", 0.0, 0.0, 0.0)
-    picture = Picture(NOW, WALL, 300.0, BackendPicture(URL), alerts=AlertsPicture((alert,), cause="title: summary"))
-    own = rows_of(picture, "gpu1")[0]
-    counts = {
-        AlertSeverity.CRITICAL: own.critical,
-        AlertSeverity.WARNING: own.warnings,
-        AlertSeverity.NOTICE: own.notices,
-    }
-    assert counts == {each: int(each is severity) for each in AlertSeverity}
-    assert (own.alerts, own.cause) == (1, "title: summary")
+    picture = Picture(NOW, WALL, 300.0, BackendPicture(URL, BackendState.LIVE), views=views, alerts=alerts)
+    own, other = rows_of(picture, "gpu1")
+    assert (own.name, own.state, own.router_model) == ("gpu1/alpha", "live", None)
+    assert (own.critical, own.warnings, own.notices, own.alerts, own.cause) == (2, 1, 1, 4, "x")
+    assert (other.name, other.state, other.router_model, other.alerts) == ("gpu1/beta", "unloaded", "beta", 0)

@@ -1,4 +1,6 @@
-"""Why a prompt was read again although the client changed nothing: from the server's own lines."""
+"""Why a prompt was read again, from the server's own lines and the proxy's event."""
+
+import pytest
 
 from insight.views_data import NOW, WALL
 from specdash.core.proxy_events import ProxyEvents, RequestEvent
@@ -37,12 +39,12 @@ REQUEST = (
 """3,000 tokens, all of them read."""
 
 
-def sums(*lines: str, **told: object) -> tuple[tuple[Reason, int, float | None], ...]:
-    """What the prefix cache says of these lines; `told` is what the proxy said of the prompt, if it had it."""
+def sums(*lines: str, **proxy: object) -> tuple[tuple[Reason, int, float | None], ...]:
+    """What the prefix cache says of these lines; `proxy` is what its event has of the prompt."""
     state = TargetState(Target("http://x"), wall_offset=lambda: WALL - NOW)
     state.apply(Reading.known(Source.LOG, NOW - 1, LogParser().feed("\n".join([*lines, ""]).encode())))
-    if told:
-        event = RequestEvent(WALL - 4, "s", "r", duration_s=3.0, prompt_tokens=3000, cached_tokens=0, **told)  # type: ignore[arg-type]
+    if proxy:
+        event = RequestEvent(WALL - 4, "s", "r", duration_s=3.0, prompt_tokens=3000, cached_tokens=0, **proxy)  # type: ignore[arg-type]
         state.apply(Reading.known(Source.PROXY_EVENTS, NOW - 1, ProxyEvents((event,))))
     found = state.picture(NOW, WALL).views.prefix_cache
     assert len(found.requests) == 1, "the proxy's and the log's are one request"
@@ -50,15 +52,22 @@ def sums(*lines: str, **told: object) -> tuple[tuple[Reason, int, float | None],
     return tuple((one.reason, one.tokens, one.seconds) for one in found.read_again)
 
 
-def test_no_checkpoint_to_go_back_to_is_named_with_what_the_slot_held() -> None:
-    assert sums(BY_LIKENESS, REQUEST[0], NO_CHECKPOINT, *REQUEST[1:]) == ((Reason.CHECKPOINT, 2700, 1.8),)
+UNCHANGED = {"changed": "", "known_share": 0.9, "prefill_rate": 1500.0}
 
 
-def test_an_unchanged_prompt_that_another_took_the_slot_of_was_dropped_from_a_full_cache() -> None:
-    unchanged = {"changed": "", "known_share": 0.9, "prefill_rate": 1500.0}
-    assert sums(FULL, LEAST_USED, *REQUEST, **unchanged) == ((Reason.CACHE_FULL, 2700, 1.8),)
-    assert sums(LEAST_USED, *REQUEST, **unchanged) == ((Reason.SLOT, 2700, 1.8),)
-
-
-def test_a_first_prompt_was_not_read_before() -> None:
-    assert sums(LEAST_USED, *REQUEST) == ()
+@pytest.mark.parametrize(
+    ("lines", "proxy", "expected"),
+    [
+        ((BY_LIKENESS, REQUEST[0], NO_CHECKPOINT, *REQUEST[1:]), {}, [(Reason.CHECKPOINT, 2700, 1.8)]),
+        # Another one took the slot of an unchanged prompt.
+        ((FULL, LEAST_USED, *REQUEST), UNCHANGED, [(Reason.CACHE_FULL, 2700, 1.8)]),
+        ((LEAST_USED, *REQUEST), UNCHANGED, [(Reason.SLOT, 2700, 1.8)]),
+        # What changed, of which nothing was in the cache.
+        ((LEAST_USED, *REQUEST), {**UNCHANGED, "changed": "system"}, [(Reason.SYSTEM, 2700, 1.8)]),
+        ((LEAST_USED, *REQUEST), {**UNCHANGED, "changed": "message 3"}, [(Reason.MESSAGE, 2700, 1.8)]),
+        # A first prompt was not read before.
+        ((LEAST_USED, *REQUEST), {}, []),
+    ],
+)
+def test_why_a_prompt_was_read_again(lines: tuple[str, ...], proxy: dict[str, object], expected: list[object]) -> None:
+    assert list(sums(*lines, **proxy)) == expected

@@ -216,12 +216,13 @@ class Watched:
         """The rule's active alert."""
         return next((alert for alert in self.picture().alerts.active if alert.rule == rule), None)
 
-    def until_alert(self, rule: str, patience_s: float = PATIENCE_S) -> Alert:
+    def until_alert(self, rule: str, patience_s: float = PATIENCE_S, *, subject: str | None = None) -> Alert:
         """Wait for the rule's alert."""
         found: list[Alert] = []
 
         def look() -> bool:
-            found.extend(alert for alert in self.picture().alerts.active if alert.rule == rule)
+            active = self.picture().alerts.active
+            found.extend(one for one in active if one.rule == rule and subject in (None, one.subject))
             return bool(found)
 
         until(look, patience_s, lambda: f"no {rule}; {self.said()}")
@@ -236,7 +237,7 @@ class Watched:
 
         def is_live() -> bool:
             backend = self.picture().backend
-            known = not self._host or self.state.alerts.past.starts.served is not None
+            known = not self._host or self.state.alerts.past.starts.owner is not None
             return backend.state == "live" and backend.slots is not None and known
 
         until(is_live, patience_s, self.said)

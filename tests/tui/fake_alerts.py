@@ -8,7 +8,7 @@ from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, Tim
 from specdash.insight.derive import events
 from specdash.insight.experiments import ApplyMark
 from specdash.insight.picture import AlertsPicture, Basis, Paying, Picture, SpeedUpPicture
-from specdash.insight.rules.catalogue import RuleSpec
+from specdash.insight.rules.catalogue import Rule
 
 BASELINE = Baseline(1_789_990_000.0, "Qwen3-Coder-30B", "llama-server", 4096, 1, 57.6, 55.0, 60.1, 12)
 PAYING = SpeedUpPicture(
@@ -121,7 +121,7 @@ JUDGED = (
     "endpoint_unusable",
     "backend_down",
     "find_slot_storm",
-    "kv_full",
+    "context_overflow",
     "disk_full",
 )
 
@@ -169,8 +169,8 @@ def estimated(picture: Picture) -> Picture:
     return replace(picture, speedup=ESTIMATE)
 
 
-def _spec(alert: Alert, meaning: str, checks: tuple[str, ...], remedy: str) -> RuleSpec:
-    return RuleSpec(alert.rule, "speculation", alert.title, alert.severity, meaning, checks, remedy)
+def _spec(alert: Alert, meaning: str, checks: tuple[str, ...], remedy: str) -> Rule:
+    return Rule(alert.rule, "speculation", alert.title, alert.severity, meaning, checks, remedy)
 
 
 SPECS = {
@@ -201,12 +201,12 @@ SPECS = {
             for past_alert in past_alerts(0.0)
         ),
         *(
-            RuleSpec(rule, "machine", title, AlertSeverity.WARNING, "", ())
+            Rule(rule, "machine", title, AlertSeverity.WARNING, "", ())
             for rule, title in (
                 ("gpu_throttled", "GPU is throttled"),
                 ("gpu_lost", "GPU is lost"),
                 ("acceptance_collapse", "Acceptance collapsed"),
-                ("kv_full", "KV cache is full"),
+                ("context_overflow", "KV cache is full"),
                 ("disk_full", "Disk is nearly full"),
             )
         ),

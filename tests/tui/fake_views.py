@@ -12,7 +12,6 @@ from specdash.insight.picture import (
     DraftingPicture,
     Picture,
     PrefixCachePicture,
-    PrefixSession,
     PrefixSlot,
     RouterModelPicture,
     RouterPicture,
@@ -114,11 +113,6 @@ PREFIX = PrefixCachePicture(
             similarity=0.93 - 0.02 * i if i % 4 else 0.04,
         )
         for i in range(18)
-    ),
-    sessions=(
-        PrefixSession("sess-0a7f", 41, 51_204, 4_410, 0.12, 1.40),
-        PrefixSession("sess-1a7f", 22, 26_120, 9_870, 0.15, 1.62),
-        PrefixSession("sess-2a7f", 3, 3_880, 9_130, None, 1.51),
     ),
     slots=(
         PrefixSlot(0, 12_904, 0.93, busy=True),

@@ -278,9 +278,9 @@ def test_the_cause_comes_first_in_the_colour_of_the_gravest() -> None:
     assert [row.rule for row in rows] == ["slot_hung", "zero_acceptance"]
 
 
-@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
+@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.id)
 def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
-    spec = rule.spec
+    spec = rule
     alert = replace(zero_acceptance(WALL), rule=spec.id, title=spec.title, chart=spec.chart)
     page = " ".join(block(detail_lines(alert, spec, view("alerts"), 80)).split())
     assert all(cell_len(text(line)) <= 80 for line in detail_lines(alert, spec, view("alerts"), 80))

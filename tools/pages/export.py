@@ -78,11 +78,11 @@ def alerting_rules() -> str:
     ]
     rows = [
         (
-            rule.spec.id,
-            f'specdash_alert_active{{rule="{rule.spec.id}"}} == 1',
+            rule.id,
+            f'specdash_alert_active{{rule="{rule.id}"}} == 1',
             "",
-            rule.spec.title,
-            f"{rule.spec.meaning} {rule.spec.remedy}",
+            rule.title,
+            f"{rule.meaning} {rule.remedy}",
         )
         for rule in shipped()
     ]

@@ -10,7 +10,7 @@ from specdash.insight.rules.catalogue import FAMILIES, runbook, shipped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.insight.rules.catalogue import RuleSpec
+    from specdash.insight.rules.catalogue import Rule
 
 _INTRODUCTION = """\
 # Alert rules
@@ -59,7 +59,7 @@ _FAMILIES: Mapping[str, str] = {
 
 def page() -> str:
     """The whole page."""
-    specs = [rule.spec for rule in shipped()]
+    specs = shipped()
     parts = [_INTRODUCTION]
     for family in FAMILIES:
         parts.append(f"## {_FAMILIES[family]}")
@@ -67,7 +67,7 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _rule(spec: RuleSpec) -> str:
+def _rule(spec: Rule) -> str:
     lines = [f"### {spec.id}", "", f"**{spec.title}**, {spec.severity}. {spec.meaning}"]
     general = runbook(spec)
     if general.checks:
@@ -107,7 +107,7 @@ def _after(seconds: float) -> str:
     return f"after {seconds:g} s" if seconds else "at once"
 
 
-def _when(spec: RuleSpec) -> str:
+def _when(spec: Rule) -> str:
     words = []
     if not spec.while_idle:
         words.append("at work only")

@@ -302,7 +302,7 @@ def advice(report: VerifyReport, *, slots: int, speculates: bool, done: frozense
     elif speculates and report.drafted == report.accepted:
         notes.append("no draft token was rejected, so taking rejected tokens back was not put to the test")
     if slots < 2:
-        notes.append("the server has one slot, so nothing was run in parallel; --parallel N gives engines of ours more")
+        notes.append("the server has one slot, so nothing was run in parallel; --parallel N gives our engines more")
     return notes
 
 

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Run or show; see `configure`."""
     received: list[int] = []
     if args.action == "run":
-        # Somebody may ask for a swap as soon as we are there: that must not end us, and not be lost.
+        # A user may ask for a swap as soon as we are there: that must not end us, and not be lost.
         signal.signal(signal.SIGUSR1, lambda number, _frame: received.append(number))
     from specdash.backend.launch import plan_from_file
 

@@ -109,10 +109,7 @@ def _look(target: Target, rules: Sequence[Rule], watch_s: float, interval_s: flo
 
 
 def _at_once(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    return tuple(
-        replace(rule, spec=replace(rule.spec, raise_after_s=min(rule.spec.raise_after_s, ONCE_RAISE_AFTER_S)))
-        for rule in rules
-    )
+    return tuple(replace(rule, raise_after_s=min(rule.raise_after_s, ONCE_RAISE_AFTER_S)) for rule in rules)
 
 
 def _seconds(text: str) -> float:

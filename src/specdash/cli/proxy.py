@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; see `configure`."""
     reloads: list[int] = []
     if args.action == "run":
-        # Somebody may ask for a reload as soon as we are there: that must not end us, and not be lost.
+        # A user may ask for a reload as soon as we are there: that must not end us, and not be lost.
         signal.signal(signal.SIGHUP, lambda number, _frame: reloads.append(number))
     from specdash.proxy.settings import load
 

@@ -52,8 +52,8 @@ class Cancellable(Protocol):
 
 
 class Stoppable(Struct):
-    """A command, or a part of it, that signals stop. `asked` is set once and for all by the first of them: whoever
-    would start something else looks there before."""
+    """A command, or a part of it, that signals stop. `asked` is set once and for all by the first of them:
+    it is looked at before anything else is started."""
 
     answer: Callable[[int], str] | None = None
     """Does what a signal is to do here, and says that in words; None: an exception ends the run."""
@@ -73,8 +73,8 @@ _under_way: list[Stoppable] = []
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stoppable]:
-    """While inside, the first signal ends the run, as a KeyboardInterrupt, unless what is inside answers it: whoever
-    gave that answer raises then, or looks at `asked`. Those that follow only get an answer: they must not disturb what
+    """While inside, the first signal ends the run, as a KeyboardInterrupt, unless what is inside answers it,
+    and then raises or looks at `asked`. Those that follow only get an answer: they must not disturb what
     puts things back."""
     with _signals_go_to(Stoppable()) as run:
         yield run
@@ -102,8 +102,8 @@ def cancelled_by_signals(apply: Cancellable) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[Flag]:
-    """While inside, signals end nothing: what is being brought back must come back. What is yielded tells whether
-    somebody asked for the end meanwhile."""
+    """While inside, signals end nothing: what is being brought back must come back. What is yielded is set when
+    the end was asked for meanwhile."""
     with _signals_go_to(Stoppable(lambda _: "the recovery goes on to its end")) as part:
         yield part.asked
 

@@ -346,7 +346,7 @@ class Collecting:
             columns=state.columns if state is not None else None,
             env=self._env,
         )
-        # Whoever wants it wants it after the demo too, whose own directory ends with it.
+        # It is wanted after the demo too, whose own directory ends with it.
         return incident.write(parts)
 
     def open_record(self, wall: float | None) -> ReplaySession:

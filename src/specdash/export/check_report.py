@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from specdash.core.records import Alert
     from specdash.insight.picture import Picture
-    from specdash.insight.rules.catalogue import Rule, RuleSpec
+    from specdash.insight.rules.catalogue import Rule
 
 SCHEMA: Final = "specdash.check/1"
 
@@ -55,7 +55,7 @@ def verdict(
     found = [*picture.alerts.active, *past]
     alerts = tuple(sorted(found, key=lambda alert: (-alert.severity.rank, alert.ended is not None, alert.since)))
     unjudged = {rule for rule, _ in picture.alerts.unjudged}
-    judged = sum(rule.spec.enabled and rule.spec.id not in unjudged for rule in rules)
+    judged = sum(rule.enabled and rule.id not in unjudged for rule in rules)
     return CheckVerdict(_status(picture, alerts, fail_on), alerts, picture, judged, seconds)
 
 
@@ -128,7 +128,7 @@ def _performance(result: CheckVerdict) -> str:
 
 def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str:
     """The first line and one line per alert; verbose, with evidence, runbook and the rules that could not be judged."""
-    specs = {rule.spec.id: rule.spec for rule in rules}
+    specs = {rule.id: rule for rule in rules}
     lines = [first_line(result)]
     for alert in result.alerts:
         over = " (over)" if alert.ended is not None else ""
@@ -141,7 +141,7 @@ def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str
     return "\n".join(lines)
 
 
-def _details(alert: Alert, spec: RuleSpec | None) -> list[str]:
+def _details(alert: Alert, spec: Rule | None) -> list[str]:
     lines = [f"{label}: {value}" for label, value in alert.evidence]
     if spec is not None:
         todo = runbook(spec, alert)
@@ -158,7 +158,7 @@ def _assignment(key: str, value: str | None) -> str:
 
 def as_json(result: CheckVerdict, rules: Sequence[Rule]) -> dict[str, Any]:
     """The result as a JSON-ready object."""
-    specs = {rule.spec.id: rule.spec for rule in rules}
+    specs = {rule.id: rule for rule in rules}
     backend = result.picture.backend
     return {
         "schema": SCHEMA,
@@ -179,7 +179,7 @@ def as_json(result: CheckVerdict, rules: Sequence[Rule]) -> dict[str, Any]:
     }
 
 
-def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> dict[str, Any] | None:
+def _runbook(spec: Rule | None, alert: Alert | None = None) -> dict[str, Any] | None:
     if spec is None:
         return None
     todo = runbook(spec, alert)
@@ -188,12 +188,12 @@ def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> dict[str, Any
 
 def catalogue_text(rules: Iterable[Rule]) -> str:
     """All rules, for people: one line each, with the limits in force."""
-    rows = [rule.spec for rule in rules]
+    rows = list(rules)
     width = max((len(spec.id) for spec in rows), default=0)
     return "\n".join(f"{_severity(spec):<9} {spec.id:<{width}}  {spec.title}{_limits(spec.limits)}" for spec in rows)
 
 
-def _severity(spec: RuleSpec) -> str:
+def _severity(spec: Rule) -> str:
     return str(spec.severity) if spec.enabled else "off"
 
 
@@ -210,5 +210,5 @@ def catalogue_json(rules: Iterable[Rule]) -> list[dict[str, Any]]:
             "rule=id family title severity enabled raise_after_s clear_after_s limits needs counters explains",
             runbook=_runbook(spec),
         )
-        for spec in (rule.spec for rule in rules)
+        for spec in rules
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
 from specdash.export.prometheus import SERVER
-from specdash.insight.fleet import FleetRow, fullest_memory, host_of
+from specdash.insight.fleet import FleetRow, fullest_memory
 from specdash.insight.picture import BackendState, MeasuredFigure
 from specdash.insight.rules.catalogue import title_of
 from specdash.insight.speedup.verdict import Verdict, VerdictKind, headline
@@ -44,7 +45,7 @@ def rows_of_samples(samples: Iterable[PrometheusSample]) -> list[FleetRow]:
     known_by = Counter(server for _, server in by_server)
     rows = []
     for (instance, server), found in by_server.items():
-        host = host_of(instance)
+        host = re.sub(r"^(.*//)?([^/]*@)?|(:\d+)?(/.*)?$", "", instance).strip("[]")
         is_shared = known_by[server] > 1
         rows.append(_row(f"{host}  {server}" if is_shared else server, server, found))
     return rows

@@ -376,8 +376,7 @@ def views_json(views: SpeculationViews) -> dict[str, Any]:
     prefix = views.prefix_cache
     shown: dict[str, Any] = _as_json_value(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
     shown["prefix_cache"]["requests"] = [json_of(request, _PREFIX) for request in prefix.requests]
-    for row, session in zip(shown["prefix_cache"]["sessions"], prefix.sessions, strict=True):
-        row["cached_share"] = session.cached_share
+    shown["prefix_cache"]["sessions"] = []  # of 0.1
     return shown
 
 

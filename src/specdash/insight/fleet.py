@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -114,14 +113,10 @@ def rows_of(picture: Picture, name: str, group: str = "") -> list[FleetRow]:
 
 
 def _row(picture: Picture, name: str, group: str) -> FleetRow:
-    backend, alerts = picture.backend, picture.alerts.active
-    accepted = backend.speculation.acceptance
+    backend, accepted = picture.backend, picture.backend.speculation.acceptance
     slots = backend.slots or ()
-    fullest = max(
-        (slot for slot in slots if slot.context_used is not None), key=lambda slot: slot.context_used or 0, default=None
-    )
-    severities = [alert.severity for alert in alerts]
-    utilisations = [gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None]
+    fullest = max(slots, key=lambda slot: slot.context_used or 0, default=None)
+    severities = [alert.severity for alert in picture.alerts.active]
     vram_used, vram_size = fullest_memory((gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in picture.gpu.gpus)
     return FleetRow(
         name=name,
@@ -135,7 +130,7 @@ def _row(picture: Picture, name: str, group: str) -> FleetRow:
         prefill=backend.prefill,
         context_used=fullest.context_used if fullest is not None else None,
         context_size=(fullest.n_ctx if fullest is not None else None) or backend.n_ctx,
-        gpu=max(utilisations, default=None),
+        gpu=max((gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None), default=None),
         busy=sum(slot.phase is not SlotPhase.IDLE for slot in slots) if backend.slots is not None else None,
         slots=len(slots) if backend.slots is not None else None,
         queue=backend.requests_deferred,
@@ -150,15 +145,9 @@ def _row(picture: Picture, name: str, group: str) -> FleetRow:
 
 
 def _model_row(own: FleetRow, name: str, model: RouterModelPicture) -> FleetRow:
-    return FleetRow(
-        f"{name}/{model.id}",
-        own.url,
-        model.id,
-        model.status,
-        reason=model.failure or (model.words if model.words != model.status else ""),
-        group=own.group,
-        router_model=model.id,
-    )
+    reason = model.failure or (model.words if model.words != model.status else "")
+    label = f"{name}/{model.id}"
+    return FleetRow(label, own.url, model.id, model.status, reason, group=own.group, router_model=model.id)
 
 
 def fullest_memory(gpus: Iterable[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:
@@ -170,12 +159,3 @@ def fullest_memory(gpus: Iterable[tuple[float | None, float | None]]) -> tuple[f
 def worst_first(rows: Sequence[FleetRow]) -> list[FleetRow]:
     """In the order in which they want to be looked at."""
     return sorted(rows, key=lambda row: (-row.badness, row.name))
-
-
-_HOST = re.compile(r"(?:[^/]*//)?(?:[^/@]*@)?(\[[^\]/]*\]|[^/:]*)")
-
-
-def host_of(address: str) -> str:
-    """The host in an address, with or without a scheme, port and path."""
-    match = _HOST.match(address)
-    return match[1].strip("[]") if match is not None else ""

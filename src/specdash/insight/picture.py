@@ -168,23 +168,6 @@ class CheckpointsPicture(ReplayFigures, Struct, frozen=True):
     """One sentence."""
 
 
-class PrefixSession(Struct, frozen=True):
-    """One session of the proxy's clients, over the requests kept."""
-
-    id: str
-    requests: int
-    cached: int
-    processed: int
-    ttft_warm_s: float | None = None
-    ttft_cold_s: float | None = None
-
-    @property
-    def cached_share(self) -> float | None:
-        """Cached over prompt tokens."""
-        total = self.cached + self.processed
-        return self.cached / total if total else None
-
-
 class PrefixSlot(Struct, frozen=True):
     """What one slot holds."""
 
@@ -205,8 +188,6 @@ class PrefixCachePicture(Struct, frozen=True):
     lifetime_share: float | None = None
     requests: tuple[ServedRequest, ...] = ()
     """Newest first; bounded."""
-    sessions: tuple[PrefixSession, ...] = ()
-    """Most recent first; bounded."""
     slots: tuple[PrefixSlot, ...] = ()
     ttft_warm_s: float | None = None
     """Median over requests with at least half of their prompt cached."""

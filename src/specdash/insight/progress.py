@@ -7,6 +7,7 @@ again (a step that repeats, a wedge, a kernel that hangs, a dead process). What 
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -97,9 +98,8 @@ def never_waits(signs: ServerSigns) -> bool:
 def is_wedged(signs: ServerSigns) -> bool:
     """Whether it lives and will never go on: endpoints that never wait for the inference hang, and the log is
     silent."""
-    silent = signs.log_silent_s is None or signs.log_silent_s >= WEDGED_AFTER_S
-    hang = signs.hang_s is not None and signs.hang_s >= WEDGED_AFTER_S
-    return never_waits(signs) and silent and hang and not (signs.starved or signs.cpu_starved)
+    lasts = min(signs.hang_s or 0.0, signs.log_silent_s if signs.log_silent_s is not None else inf)
+    return never_waits(signs) and lasts >= WEDGED_AFTER_S and not (signs.starved or signs.cpu_starved)
 
 
 class SlotSigns(Struct, frozen=True):
@@ -134,7 +134,7 @@ def of_slot(signs: SlotSigns, limits: Mapping[str, float]) -> Standstill:
     return Standstill.REPEATS if signs.speculative else Standstill.STUCK
 
 
-class Standing(Struct):
+class _Standing(Struct):
     """Where a slot stands with its task, since when, and what the server had counted when it got there."""
 
     counts: tuple[int | None, ...]
@@ -147,37 +147,35 @@ class SlotWatch:
     """When each slot at work moved last."""
 
     def __init__(self) -> None:
-        self.standing: dict[int, Standing] = {}
+        self._standing: dict[int, _Standing] = {}
 
     def add(self, at: float, slots: Slots, calls: float | None, steps: Mapping[int, SlotSteps]) -> None:
         """Take in a look at the slots, with the decode calls so far and the traced steps of each slot's task."""
-        before, self.standing = self.standing, {}
+        before, self._standing = self._standing, {}
         for slot in slots.slots:
-            if not slot.is_processing:
-                continue
-            counts = (slot.task, slot.n_decoded, slot.n_prompt_tokens_processed)
-            known = before.get(slot.id)
-            if known is None or known.counts != counts:
-                known = Standing(counts, at, calls, restored(slot, steps))
-            self.standing[slot.id] = known
+            if slot.is_processing:
+                counts = (slot.task, slot.n_decoded, slot.n_prompt_tokens_processed)
+                known = before.get(slot.id)
+                if known is None or known.counts != counts:
+                    known = _Standing(counts, at, calls, _restored(slot, steps))
+                self._standing[slot.id] = known
 
     def signs(self, now: float, slot: Slot, calls: float | None, steps: Mapping[int, SlotSteps]) -> SlotSigns | None:
         """The signs of a slot at work; None of one that was not seen at work."""
-        mine = self.standing.get(slot.id)
+        mine = self._standing.get(slot.id)
         if mine is None:
             return None
-        grown = calls - mine.calls if calls is not None and mine.calls is not None else None
         return SlotSigns(
             prefill=not slot.n_decoded,
             unmoved_s=max(0.0, now - mine.since),
-            calls=max(0.0, grown) if grown is not None else None,
-            restored=restored(slot, steps) - mine.restored,
-            alone=all(other is mine or now - other.since >= ALONE_S for other in self.standing.values()),
+            calls=max(0.0, calls - mine.calls) if calls is not None and mine.calls is not None else None,
+            restored=_restored(slot, steps) - mine.restored,
+            alone=all(other is mine or now - other.since >= ALONE_S for other in self._standing.values()),
             speculative=bool(slot.speculative),
         )
 
 
-def restored(slot: Slot, steps: Mapping[int, SlotSteps]) -> int:
+def _restored(slot: Slot, steps: Mapping[int, SlotSteps]) -> int:
     """How many traced steps of the slot's task went back to a checkpoint."""
     live = steps.get(slot.id)
     return live.restored if live is not None and live.task == slot.task else 0
@@ -192,15 +190,14 @@ class LateWatch:
 
     def add(self, reading: Reading[object]) -> None:
         """Take in a look at any source."""
-        if reading.source not in (Source.METRICS, Source.SLOTS):
+        source, failure = reading.source, reading.failure
+        if source not in (Source.METRICS, Source.SLOTS):
             return
-        self._answering.discard(reading.source)
-        if reading.value is not None:
-            self._answering.add(reading.source)
-        if reading.failure is not None and reading.failure.kind is FailureKind.TIMEOUT:
-            self._since.setdefault(reading.source, reading.at)
+        self._answering = self._answering - {source} | ({source} if reading.value is not None else set())
+        if failure is not None and failure.kind is FailureKind.TIMEOUT:
+            self._since.setdefault(source, reading.at)
         else:
-            self._since.pop(reading.source, None)
+            self._since.pop(source, None)
 
     def seconds(self, now: float) -> tuple[float | None, float | None]:
         """For how long one of them is late, and for how long all that are served are."""

@@ -105,20 +105,15 @@ def mean_busy_slots(first: Counters, last: Counters, slots: int | None = None) -
 def counter_rates(first: Scrape, last: Scrape, busy: float | None) -> tuple[float | None, float | None]:
     """The (prefill, decode) rates of requests that ended between two scrapes, with a mean of `busy` slots at work; None
     where none did, or too little to tell."""
-    a, b = first.counters, last.counters
-    prefill = _rate((a.prompt_tokens, b.prompt_tokens), (a.prompt_seconds, b.prompt_seconds), PREFILL)
-    decode = _rate((a.predicted_tokens, b.predicted_tokens), (a.predicted_seconds, b.predicted_seconds), DECODE)
+    prefill, decode = lifetime_rates(first.counters, last.counters)
     return prefill, decode * busy if decode is not None and busy is not None else None
 
 
 def lifetime_rates(first: Counters, last: Counters) -> tuple[float | None, float | None]:
     """The (prefill, decode) rates per request over a server's life (`CounterLog.life`)."""
-    return (
-        _rate((first.prompt_tokens, last.prompt_tokens), (first.prompt_seconds, last.prompt_seconds), PREFILL),
-        _rate(
-            (first.predicted_tokens, last.predicted_tokens), (first.predicted_seconds, last.predicted_seconds), DECODE
-        ),
-    )
+    a, b = first, last
+    prefill = _rate((a.prompt_tokens, b.prompt_tokens), (a.prompt_seconds, b.prompt_seconds), PREFILL)
+    return prefill, _rate((a.predicted_tokens, b.predicted_tokens), (a.predicted_seconds, b.predicted_seconds), DECODE)
 
 
 def tokens_per_decode(first: Scrape, last: Scrape) -> float | None:

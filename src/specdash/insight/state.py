@@ -110,7 +110,7 @@ class Alerts:
             cause=f"{first.title}: {first.summary}" if first is not None else "",
             cause_key=first.key if first is not None else None,
             unjudged=book.unjudged,
-            judged=tuple(rule.spec.id for rule in book.rules if rule.spec.id not in skipped),
+            judged=tuple(rule.id for rule in book.rules if rule.id not in skipped),
         )
 
 

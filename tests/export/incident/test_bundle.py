@@ -18,7 +18,7 @@ from specdash.export.incident.bundle import IncidentSpan, Parts, assemble, store
 from specdash.export.incident.redaction import Redactor
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendPicture, BackendState, Picture
-from specdash.insight.rules.catalogue import RuleSpec
+from specdash.insight.rules.catalogue import Rule
 from specdash.system import files
 from support.bundles import manifest, members
 
@@ -30,7 +30,7 @@ DOWN = Alert(
     NOW - 300, NOW - 298, NOW, evidence=(("port", "8080"), ("key", SECRET)), fix=(("LLAMA_CTX_SIZE", "8192"),),
 )  # fmt: skip
 PAST = replace(DOWN, rule="busy", title="Busy", severity=AlertSeverity.NOTICE, since=NOW - 800, ended=NOW - 700)
-RULE = RuleSpec(
+RULE = Rule(
     "backend_down", "availability", "Server down", AlertSeverity.CRITICAL, "The process is gone.",
     ("`systemctl --user status specdash-backend`", "the log's last lines"), "Start it again.",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from specdash.core.readings import (
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, TimelineEvent
 from specdash.core.target import Target
 from specdash.insight.charts import Metric
-from specdash.insight.rules.catalogue import Limits, Rule, RuleSpec, shipped
+from specdash.insight.rules.catalogue import Limits, Rule, shipped
 from specdash.insight.rules.scene import RuleScene
 from specdash.insight.state import TargetState
 
@@ -59,24 +59,30 @@ class Watch:
         )
         self.at = 0.0
 
-    def tell(self, source: Source, value: Any) -> None:
+    def read(self, source: Source, value: Any) -> None:
         """One reading of now: a value, or a `FailureKind`."""
         if isinstance(value, FailureKind):
-            self.state.apply(Reading.unknown(source, self.at, value, "as told"))
+            self.state.apply(Reading.unknown(source, self.at, value, "scripted"))
         else:
             self.state.apply(Reading.known(source, self.at, value))
 
-    def look(self, seconds: float = 1.0, **told: Any) -> None:
+    def look(self, seconds: float = 1.0, **readings: Any) -> None:
         """Every source once a second for so long, HEALTH last: `health`, `metrics`, `slots`, `process` …"""
         for _ in range(round(seconds)):
             self.at += 1.0
-            for name in sorted(told, key="health".__eq__):
-                self.tell(Source(name), told[name])
+            for name in sorted(readings, key="health".__eq__):
+                self.read(Source(name), readings[name])
 
     def alert(self, rule: str) -> Alert | None:
         """The rule's active alert."""
         active = self.state.alerts.picture().active
         return next((alert for alert in active if alert.rule == rule), None)
+
+    def found(self, rule: str) -> Alert:
+        """The rule's active alert, which there is."""
+        alert = self.alert(rule)
+        assert alert is not None, self.raised()
+        return alert
 
     def raised(self) -> set[str]:
         """Rules with an active alert."""
@@ -118,24 +124,12 @@ def counters(tokens: float, *, running: float = 0.0, calls: float | None = None)
     )
 
 
-def spec(rule_id: str = "scripted", **more: Any) -> RuleSpec:
-    """What is said of a rule for tests."""
-    said: dict[str, Any] = {
-        "family": "availability",
-        "title": "Scripted",
-        "severity": AlertSeverity.WARNING,
-        "meaning": "",
-        "checks": (),
-        "hold_back": False,
-    }
-    return RuleSpec(id=rule_id, **{**said, **more})
-
-
 def rule(judge: Callable[[RuleScene, Limits], Iterable[Symptom]], rule_id: str = "scripted", **more: Any) -> Rule:
     """A rule for tests."""
-    return Rule(spec(rule_id, **more), judge)
+    fields: dict[str, Any] = {"severity": AlertSeverity.WARNING, "hold_back": False, **more}
+    return Rule(rule_id, "availability", "Scripted", meaning="", checks=(), judge=judge, **fields)
 
 
 def only(*ids: str) -> tuple[Rule, ...]:
     """These rules of those shipped."""
-    return tuple(item for item in shipped() if item.spec.id in ids)
+    return tuple(item for item in shipped() if item.id in ids)

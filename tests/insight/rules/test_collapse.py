@@ -21,14 +21,15 @@ def of(prompt: int, drafted: int, accepted: int, purpose: RequestPurpose | None 
     )
 
 
-def request(
-    rate: float, dice: random.Random, *, prompt: int = 500, work: RequestPurpose | None = None
-) -> ServedRequest:
-    """A request whose acceptance scatters about `rate`, more than a coin's would, as real ones do."""
-    drafted = dice.randint(20, 400)
-    own = min(1.0, max(0.0, dice.gauss(rate, 0.1)))
-    accepted = sum(dice.random() < own for _ in range(drafted))
-    return of(prompt, drafted, accepted, work)
+def some(
+    count: int, rate: float, dice: random.Random, *, prompt: int = 500, work: RequestPurpose | None = None
+) -> list[ServedRequest]:
+    """Requests whose acceptance scatters about `rate`, more than a coin's would, as real ones do."""
+    found = []
+    for _ in range(count):
+        drafted, own = dice.randint(20, 400), min(1.0, max(0.0, dice.gauss(rate, 0.1)))
+        found.append(of(prompt, drafted, sum(dice.random() < own for _ in range(drafted)), work))
+    return found
 
 
 def is_collapse(recent: list[ServedRequest], before: list[ServedRequest]) -> bool:
@@ -38,46 +39,26 @@ def is_collapse(recent: list[ServedRequest], before: list[ServedRequest]) -> boo
 
 def test_acceptance_that_falls_to_a_third_is_a_collapse_nearly_always() -> None:
     dice = random.Random(1)
-    found = [
-        is_collapse([request(0.2, dice) for _ in range(12)], [request(0.65, dice) for _ in range(40)])
-        for _ in range(100)
-    ]
-    assert sum(found) >= 99
+    assert sum(is_collapse(some(12, 0.2, dice), some(40, 0.65, dice)) for _ in range(100)) >= 99
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.4, 0.7, 0.95])
 def test_acceptance_that_only_scatters_is_none(rate: float) -> None:
     dice = random.Random(2)
-    found = [
-        is_collapse([request(rate, dice) for _ in range(12)], [request(rate, dice) for _ in range(24)])
-        for _ in range(300)
-    ]
-    assert not any(found)
+    assert not any(is_collapse(some(12, rate, dice), some(24, rate, dice)) for _ in range(300))
 
 
-def test_prose_after_tool_calls_is_none_though_less_is_accepted() -> None:
-    dice = random.Random(3)
-    before = [request(0.9, dice, work=RequestPurpose.TOOL_CALL) for _ in range(60)]
-    before += [request(0.35, dice, work=RequestPurpose.CHAT) for _ in range(6)]
-    recent = [request(0.35, dice, work=RequestPurpose.CHAT) for _ in range(12)]
-    assert not is_collapse(recent, before)
-    assert is_collapse([request(0.1, dice, work=RequestPurpose.TOOL_CALL) for _ in range(12)], before)
-
-
-def test_long_contexts_after_short_ones_are_none() -> None:
-    dice = random.Random(4)
-    before = [request(0.9, dice) for _ in range(60)] + [request(0.3, dice, prompt=30_000) for _ in range(8)]
-    assert not is_collapse([request(0.3, dice, prompt=30_000) for _ in range(12)], before)
-
-
-def test_work_never_seen_before_cannot_be_compared() -> None:
-    dice = random.Random(5)
-    before = [request(0.9, dice) for _ in range(60)]
-    assert compare([request(0.1, dice, prompt=90_000) for _ in range(12)], before) is None
+def test_another_mix_of_work_is_none() -> None:
+    dice, tools, chat = random.Random(3), RequestPurpose.TOOL_CALL, RequestPurpose.CHAT
+    before = some(60, 0.9, dice, work=tools) + some(6, 0.35, dice, work=chat)
+    assert not is_collapse(some(12, 0.35, dice, work=chat), before), "prose after tool calls"
+    assert is_collapse(some(12, 0.1, dice, work=tools), before)
+    before = some(60, 0.9, dice) + some(8, 0.3, dice, prompt=30_000)
+    assert not is_collapse(some(12, 0.3, dice, prompt=30_000), before), "long contexts after short ones"
+    assert compare(some(12, 0.1, dice, prompt=90_000), before) is None, "work never seen before"
 
 
 def test_what_all_is_alike_has_no_spread_and_is_none() -> None:
-    same = of(500, 100, 60)
-    found = compare([same] * 12, [same] * 24)
+    found = compare([of(500, 100, 60)] * 12, [of(500, 100, 60)] * 24)
     assert found is not None
     assert (found.sigma, found.acceptance, found.expected) == (0.0, 0.6, 0.6)

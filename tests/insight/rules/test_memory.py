@@ -1,4 +1,4 @@
-"""The rules of memory on what a log and a proxy told: what raises them, and what only looks like it.
+"""The rules of memory on what a log and a proxy gave: what raises them, and what only looks like it.
 
 What a real server can be made to do is in tests/e2e/test_memory_rules.py.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.rules.judging import IDLE, OK, WALL, Watch, only, process
+from insight.rules.judging import IDLE, OK, WALL, Watch, process
 from specdash.core.parameter_catalogue import PARAMETERS
 from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import FailureKind, Slot, Slots, Source
@@ -18,201 +18,165 @@ from specdash.insight.rules.catalogue import shipped
 from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory" or rule.spec.id.startswith("context_"))
+OWN = tuple(rule for rule in shipped() if rule.family == "memory" or rule.id == "context_overflow")
+NOTICE, WARNING, CRITICAL = AlertSeverity
 FIND_SLOT = b"find_slot: non-consecutive token position 750 after 323 for sequence 0 with 308 new tokens\n"
 CUDA_MALLOC = (
     b"ggml_backend_cuda_buffer_type_alloc_buffer: allocating 10240.00 MiB on device 0: cudaMalloc failed: out of memory"
 )
 NO_ROOM = b"srv  decode: failed to find free space in the KV cache, retrying with smaller batch size, off = 0\n"
 IMAGE = b"srv  process_chun: processing image...\n"
+SHIFTED = b"slot update_slots: id  0 | task 1 | slot context shift, n_keep = 0, n_left = 255, n_discard = 127\n"
+TEXT, SEES, UNKNOWN = ("llama-server", "-m", "x.gguf"), ("llama-server", "-m", "x.gguf", "--mmproj", "y.gguf"), ()
 
 
-def told(watch: Watch, log: bytes, **sources: Any) -> None:
+def logged(log: bytes, **sources: Any) -> Watch:
     """Half a minute of life, and the log's lines read amid it."""
-    life = {"process": process(), "slots": IDLE, "health": OK, **sources}
+    watch, life = Watch(OWN), {"process": process(), "slots": IDLE, "health": OK, **sources}
     watch.look(15, **life)
-    watch.tell(Source.LOG, LogParser().feed(log))
+    watch.read(Source.LOG, LogParser().feed(log))
     watch.look(8, **life)
-
-
-def test_find_slot_lines_of_a_text_server_are_a_warning_from_a_few_on() -> None:
-    watch = Watch(OWN)
-    told(watch, FIND_SLOT * 20, process=replace(process(), command=("llama-server", "-m", "x.gguf")))
-    alert = watch.alert("find_slot_storm")
-    assert alert is not None
-    assert alert.severity is AlertSeverity.WARNING
-
-
-@pytest.mark.parametrize("command", [("llama-server", "-m", "x.gguf", "--mmproj", "y.gguf"), ()])
-def test_find_slot_lines_of_a_server_that_may_see_images_are_a_notice_only_when_they_flood(
-    command: tuple[str, ...],
-) -> None:
-    for lines, expected in ((3000, None), (8000, AlertSeverity.NOTICE)):
-        watch = Watch(OWN)
-        told(watch, FIND_SLOT * lines, process=replace(process(), command=command))
-        alert = watch.alert("find_slot_storm")
-        assert (alert.severity if alert else None) is expected
-
-
-def test_find_slot_lines_beside_images_in_the_log_are_normal() -> None:
-    watch = Watch(OWN)
-    told(watch, IMAGE + FIND_SLOT * 500, process=replace(process(), command=("llama-server", "-m", "x.gguf")))
-    assert watch.raised() == set()
+    return watch
 
 
 @pytest.mark.parametrize(
-    ("line", "where"),
+    ("log", "command", "severity"),
     [
-        (CUDA_MALLOC, "the GPU's memory could not be allocated"),
-        (b"CUDA error: out of memory", "the GPU's memory could not be allocated"),
-        (b"ggml_aligned_malloc: insufficient memory (attempted to allocate  97.75 MB)", "memory could not be"),
-        (b"Killed", "the server was killed"),
-        (b"start_llama.sh: line 3: 4711 Killed  llama-server", None),
-        (b"CUDA error: an illegal memory access was encountered", None),
+        # Of a text server a few are a warning; where images may come, and come, only a flood is worth a notice.
+        (FIND_SLOT * 20, TEXT, WARNING),
+        (FIND_SLOT * 3000, SEES, None),
+        (FIND_SLOT * 8000, SEES, NOTICE),
+        (FIND_SLOT * 3000, UNKNOWN, None),
+        (FIND_SLOT * 8000, UNKNOWN, NOTICE),
+        (IMAGE + FIND_SLOT * 500, TEXT, None),
     ],
 )
-def test_memory_that_ran_out_is_told_from_other_ends(line: bytes, where: str | None) -> None:
-    watch = Watch(OWN)
-    told(watch, line + b"\n")
+def test_find_slot_lines_are_judged_by_whether_images_may_come(
+    log: bytes, command: tuple[str, ...], severity: AlertSeverity | None
+) -> None:
+    alert = logged(log, process=replace(process(), command=command)).alert("find_slot_storm")
+    assert (alert.severity if alert else None) is severity
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "fix"),
+    [
+        (CUDA_MALLOC, "the GPU's memory could not be allocated", ()),
+        (b"CUDA error: out of memory", "the GPU's memory could not be allocated", ()),
+        (b"ggml_aligned_malloc: insufficient memory (attempted to allocate  97.75 MB)", "memory could not be", ()),
+        (b"Killed", "the server was killed", ()),
+        (
+            b"graph_reserve: failed to allocate compute buffers",
+            "a compute buffer could not be allocated",
+            (("LLAMA_ARG_UBATCH", "256"),),
+        ),
+        (b"start_llama.sh: line 3: 4711 Killed  llama-server", None, ()),
+        (b"CUDA error: an illegal memory access was encountered", None, ()),
+    ],
+)
+def test_memory_that_ran_out_is_critical_a_warning_once_a_server_runs_again_and_forgotten(
+    line: bytes, what: str | None, fix: tuple[tuple[str, str], ...]
+) -> None:
+    watch = logged(line + b"\n")
+    assert watch.raised() == ({"out_of_memory"} if what else set())
+    if what is None:
+        return
+    assert watch.found("out_of_memory").severity is WARNING
     watch.look(8, health=FailureKind.REFUSED, metrics=FailureKind.REFUSED, slots=FailureKind.REFUSED)
-    alert = watch.alert("out_of_memory")
-    assert (alert is not None and alert.summary.startswith(where)) if where else alert is None
-    assert alert is None or alert.severity is AlertSeverity.CRITICAL
-
-
-def test_memory_that_ran_out_is_a_warning_once_a_server_runs_again_and_forgotten_after_ten_minutes() -> None:
-    watch = Watch(OWN)
-    told(watch, b"CUDA error: out of memory\n")
-    alert = watch.alert("out_of_memory")
-    assert alert is not None
-    assert alert.severity is AlertSeverity.WARNING
+    alert = watch.found("out_of_memory")
+    assert (alert.severity, alert.summary.startswith(what), alert.fix) == (CRITICAL, True, fix)
     watch.look(620, health=OK, slots=IDLE, process=process())
     assert watch.raised() == set()
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("*lv4.log")))
 def test_recorded_healthy_logs_raise_nothing(name: str) -> None:
-    watch = Watch(OWN)
-    told(watch, (LOGS / name).read_bytes())
-    assert watch.raised() <= {"replay_thrash"}
+    assert logged((LOGS / name).read_bytes()).raised() == set()
+
+
+@pytest.mark.parametrize(
+    ("command", "sizes", "fix"),
+    [
+        (("-c", "4096"), (4096, 2048), "8192"),
+        ((), (4096, 2048), "12288"),
+        (("--kv-unified",), (4096, 2048), "8192"),
+        (("-c", "0"), (4096, 2048), "12288"),
+        ((), (None, None), None),
+    ],
+)
+def test_no_room_in_the_kv_cache_and_a_shifted_context_ask_for_twice_the_context(
+    command: tuple[str, ...], sizes: tuple[int | None, ...], fix: str | None
+) -> None:
+    slots = Slots(tuple(Slot(number, is_processing=False, n_ctx=size) for number, size in enumerate(sizes)))
+    tree = replace(process(), command=("llama-server", *command))
+    watch = logged(NO_ROOM * 9 + SHIFTED, slots=slots, process=tree)
+    alerts = watch.state.alerts.picture().active
+    assert {alert.subject: alert.severity for alert in alerts} == {"": NOTICE, "KV cache": WARNING}
+    assert {alert.fix for alert in alerts} == {(("LLAMA_CTX_SIZE", fix),) if fix else ()}
+    assert "LLAMA_CTX_SIZE" in {key for parameter in PARAMETERS for key in parameter.keys}
 
 
 def test_the_context_of_an_idle_slot_may_be_full() -> None:
     slot = Slot(0, is_processing=True, n_ctx=1000, task=3, n_decoded=5, n_prompt_tokens=960)
-    for busy, expected in ((True, {"context_nearly_full"}), (False, set[str]())):
-        watch = Watch(OWN)
-        watch.look(15, slots=Slots((replace(slot, is_processing=busy),)), health=OK)
-        assert watch.raised() == expected
-
-
-def turn(session: str, at: float, prompt: int, cached: int, **more: Any) -> RequestEvent:
-    """A turn of a conversation, WALL + `at` seconds."""
-    return RequestEvent(
-        WALL + at, session, f"{session}{at}", prompt_tokens=prompt, cached_tokens=cached, completion_tokens=50,
-        duration_s=1.0, tools=0, **more,
-    )  # fmt: skip
+    assert logged(b"", slots=Slots((slot,))).found("context_overflow").subject == "slot 0"
+    assert logged(b"", slots=Slots((replace(slot, is_processing=False),))).raised() == set()
 
 
 def talks(sessions: int, *, cached: bool, growth: int = 200, **more: Any) -> list[RequestEvent]:
     """Conversations that take turns, one turn every two seconds, five turns each; what was cached of each turn."""
     events = []
     for count in range(5 * sessions):
-        number, name = count // sessions, f"s{count % sessions}"
+        number, name, at = count // sessions, f"s{count % sessions}", 100 + 2 * count
         prompt = 2000 + growth * number
-        known = min(prompt, prompt - growth) if number else 0
-        more |= {"changed": "", "known_share": known / prompt}
-        events.append(turn(name, 100 + 2 * count, prompt, known if cached else 0, messages=1 + 2 * number, **more))
+        known = prompt - growth if number else 0
+        fields = {"changed": "", "known_share": known / prompt, "messages": 1 + 2 * number, **more}
+        event = RequestEvent(
+            WALL + at, name, f"{name}{at}", prompt_tokens=prompt, cached_tokens=known if cached else 0,
+            completion_tokens=50, duration_s=1.0, tools=0, **fields,
+        )  # fmt: skip
+        events.append(event)
     return events
 
 
-def judged(events: list[RequestEvent], started: float = 0.0, slots: int = 2) -> set[str]:
+def judged(
+    events: list[RequestEvent], started: float = 0.0, *command: str, slots: int = 2, n_ctx: int | None = None
+) -> Watch:
     watch = Watch(OWN)
     watch.at = 200.0
     watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
-    watch.tell(Source.PROXY_EVENTS, ProxyEvents(tuple(events)))
-    some = Slots(tuple(Slot(number, is_processing=False) for number in range(slots)))
-    watch.look(15, process=process(started=WALL + started), slots=some, health=OK)
-    return watch.raised()
-
-
-def test_turns_that_find_nothing_cached_have_lost_their_cache() -> None:
-    assert judged(talks(1, cached=False)) == {"prompt_cache_lost"}
-
-
-def test_turns_that_go_on_from_the_cache_have_not() -> None:
-    assert judged(talks(1, cached=True)) == set()
-    assert judged(talks(2, cached=True)) == set()
-
-
-def test_conversations_before_a_restart_and_their_first_turns_after_it_have_lost_nothing() -> None:
-    assert judged(talks(1, cached=False), started=150.0) == set()
-    assert judged(talks(5, cached=False), started=140.0, slots=5) == set()
-
-
-@pytest.mark.parametrize(
-    ("changed", "command", "words", "fix"),
-    [
-        ("system", (), "session s0 had", ()),
-        ("", ("--no-cache-prompt",), "gone (--no-cache-prompt)", (("LLAMA_ARG_CACHE_PROMPT", None),)),
-    ],
-)
-def test_the_reason_decides_what_helps(changed: str, command: tuple[str, ...], words: str, fix: Any) -> None:
-    watch = Watch(OWN)
-    watch.at = 200.0
-    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
-    events = [replace(event, changed=changed, changed_at=0.0) for event in talks(1, cached=False)]
-    watch.tell(Source.PROXY_EVENTS, ProxyEvents(tuple(events)))
-    run = replace(process(started=WALL), command=("llama-server", *command))
-    watch.look(15, process=run, slots=IDLE, health=OK)
-    alert = watch.alert("prompt_cache_lost")
-    assert alert is not None
-    assert words in alert.summary
-    assert (alert.fix, bool(alert.subject)) == (fix, bool(changed))
-
-
-@pytest.mark.parametrize("unknown", ["prompt_tokens", "cached_tokens"])
-def test_turns_whose_sizes_nobody_told_have_lost_nothing(unknown: str) -> None:
-    events = talks(1, cached=False)
-    untold: dict[str, Any] = {unknown: None}
-    assert judged([replace(event, **untold) for event in events]) == set()
-    every_second = [replace(event, **untold) if at % 2 else event for at, event in enumerate(events)]
-    assert judged(every_second) == set()
-
-
-def test_every_fix_names_a_setting_of_the_backend() -> None:
-    known = {key for parameter in PARAMETERS for key in parameter.keys}
-    watch = Watch(only("kv_full", "context_overflow"))
-    shifted = b"slot update_slots: id  0 | task 1 | slot context shift, n_keep = 0, n_left = 255, n_discard = 127\n"
-    watch.look(15, health=OK)
-    watch.tell(Source.LOG, LogParser().feed(NO_ROOM * 9 + shifted))
-    slots = Slots((Slot(0, is_processing=False, n_ctx=4096), Slot(1, is_processing=False, n_ctx=4096)))
-    watch.look(2, slots=slots, health=OK)
-    assert watch.raised() == {"kv_full", "context_overflow"}
-    for rule in ("kv_full", "context_overflow"):
-        alert = watch.alert(rule)
-        assert alert is not None
-        assert alert.fix == (("LLAMA_CTX_SIZE", "16384"),)
-        assert {key for key, _ in alert.fix} <= known
-
-
-@pytest.mark.parametrize(
-    ("n_ctx", "flags", "fix"),
-    [
-        (8192, (), {"LLAMA_PARALLEL": "4", "LLAMA_CTX_SIZE": str(4 * 8192)}),
-        (8192, ("--kv-unified",), {"LLAMA_PARALLEL": "4"}),
-        (None, (), {}),
-    ],
-)
-def test_more_slots_are_advised_with_the_context_that_they_need(
-    n_ctx: int | None, flags: tuple[str, ...], fix: dict[str, str]
-) -> None:
-    watch = Watch(OWN)
-    watch.at = 200.0
-    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
-    watch.tell(Source.PROXY_EVENTS, ProxyEvents(tuple(talks(4, cached=False))))
-    some = Slots(tuple(Slot(number, is_processing=False, n_ctx=n_ctx) for number in range(2)))
-    run = replace(process(started=WALL), command=("llama-server", *flags))
+    watch.read(Source.PROXY_EVENTS, ProxyEvents(tuple(events)))
+    some = Slots(tuple(Slot(number, is_processing=False, n_ctx=n_ctx) for number in range(slots)))
+    run = replace(process(started=WALL + started), command=("llama-server", *command))
     watch.look(15, process=run, slots=some, health=OK)
-    alert = watch.alert("prompt_cache_lost")
-    assert alert is not None
-    assert dict(alert.fix) == fix
+    return watch
+
+
+def test_turns_that_find_nothing_cached_have_lost_their_cache_and_those_that_go_on_have_not() -> None:
+    assert judged(talks(1, cached=False)).raised() == {"prompt_cache_lost"}
+    for sessions in (1, 2):
+        assert judged(talks(sessions, cached=True)).raised() == set()
+    # Conversations before a restart, and their first turns after it, have lost nothing.
+    assert judged(talks(1, cached=False), 150.0).raised() == set()
+    assert judged(talks(5, cached=False), 140.0, slots=5).raised() == set()
+    for unknown in ("prompt_tokens", "cached_tokens"):
+        assert judged([replace(event, **{unknown: None}) for event in talks(1, cached=False)]).raised() == set()
+
+
+@pytest.mark.parametrize(
+    ("sessions", "changed", "command", "n_ctx", "words", "fix"),
+    [
+        (1, "system", (), None, "session s0 had", {}),
+        (1, "", ("--no-cache-prompt",), None, "gone (--no-cache-prompt)", {"LLAMA_ARG_CACHE_PROMPT": None}),
+        # More slots come with the context that they need.
+        (4, "", (), 8192, "4 conversations share 2", {"LLAMA_PARALLEL": "4", "LLAMA_CTX_SIZE": str(4 * 8192)}),
+        (4, "", ("--kv-unified",), 8192, "4 conversations share 2 slots", {"LLAMA_PARALLEL": "4"}),
+        (4, "", (), None, "4 conversations share 2 slots", {}),
+    ],
+)
+def test_the_reason_decides_what_helps(
+    sessions: int, changed: str, command: tuple[str, ...], n_ctx: int | None, words: str, fix: dict[str, str | None]
+) -> None:
+    events = talks(sessions, cached=False, changed=changed, changed_at=0.0)
+    alert = judged(events, 0.0, *command, n_ctx=n_ctx).found("prompt_cache_lost")
+    assert words in alert.summary
+    assert (dict(alert.fix), bool(alert.subject)) == (fix, bool(changed))

@@ -96,7 +96,7 @@ def _what_is_wrong(picture: Picture) -> dict[str, Any]:
     from specdash.export import snapshot
     from specdash.insight.rules.catalogue import shipped
 
-    specs = {rule.spec.id: rule.spec for rule in shipped()}
+    specs = {rule.id: rule for rule in shipped()}
     document = snapshot.alerts_json(picture.alerts)
     alerts: list[dict[str, Any]] = [{**alert} for alert in document["active"]]
     for alert in alerts:

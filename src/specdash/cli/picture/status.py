@@ -97,7 +97,7 @@ def _notes() -> Iterator[StatusNote]:
 
 
 def asked(target: Target) -> dict[str, str]:
-    """The fields as far as one quick ask tells; the server is not woken, and no model is loaded, by it."""
+    """The fields as far as one quick look shows; the server is not woken, and no model is loaded, by it."""
     from specdash.core.readings import HealthStatus
     from specdash.llama.server_answers import parse_health, parse_metrics, parse_props
     from specdash.system.text import UNKNOWN, clean, percent, rate

@@ -243,7 +243,7 @@ def gather(
         cause=missing.attempt("likely cause", lambda: _cause(picture, alerts, rules, span)) or "",
         events=tuple(sorted((*map(redactor.event, events), *map(of_alert, alerts)), key=lambda event: event.at)),
         applies=tuple(redactor.apply(apply) for apply in every_apply if span.touches(apply.at, apply.ended_at)),
-        rules={rule.spec.id: rule.spec for rule in rules},
+        rules={rule.id: rule for rule in rules},
         series=series,
         envs=envs,
         log=missing.attempt("log/llama-server.log", lambda: _log(target, settings, records, span)),

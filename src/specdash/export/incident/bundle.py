@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from specdash.export.incident.redaction import Redactor
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
-    from specdash.insight.rules.catalogue import RuleSpec
+    from specdash.insight.rules.catalogue import Rule
 
 SCHEMA = "specdash.incident/1"
 DEFAULT_SPAN_S = 900.0
@@ -84,7 +84,7 @@ class Parts(Masked, Struct, frozen=True):
     """What is likely behind it, one sentence without a full stop."""
     events: tuple[TimelineEvent, ...] = ()
     applies: tuple[ApplyRecord, ...] = ()
-    rules: Mapping[str, RuleSpec] = field(default_factory=dict)
+    rules: Mapping[str, Rule] = field(default_factory=dict)
     series: Mapping[Metric, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     """(Unix time, value) of each series that has values."""
     envs: Mapping[str, str] = field(default_factory=dict)

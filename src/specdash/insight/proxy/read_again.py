@@ -65,52 +65,31 @@ class ReadAgain(Struct, frozen=True):
 def read_again(request: ServedRequest, *, dropped: bool = False) -> ReadAgain | None:
     """Why this request read what had been read before; None where it did not. `dropped`: the prompt cache in host
     memory had dropped prompts by then."""
-    length, cached = request.prompt_tokens, request.cached_tokens
+    length, cached, change = request.prompt_tokens, request.cached_tokens, request.changed
     if not length or cached is None:
         return None
     least = max(LEAST_TOKENS, LEAST_SHARE * length)
-    change = request.changed
     if change is not None:
         known, begin = (request.known_share or 0.0) * length, (request.changed_at or 0.0) * length
-        is_change = bool(change) and begin - cached < least
+    elif request.selected == "lcp" and (request.similarity or 0.0) >= SAME_TEXT:
+        # By the log alone: of such a prompt the slot held so many tokens, and this many at its start were the same.
+        begin = (request.similarity or 0.0) * length
+        known = min(float(length), begin / request.kept) if request.kept else begin
     else:
-        held = _held(request, length)
-        if held is None:
-            return None
-        known, begin = held
-        is_change = begin - cached < least
+        return None
     again = known - cached
     if again < least:
         return None
-    at = begin / length if is_change else None
+    at, detail, reason = None, "", Reason.UNKNOWN
+    if change != "" and begin - cached < least:
+        at, reason = begin / length, _CHANGES.get(change or "", Reason.MESSAGE) if change else Reason.TEXT
+        detail = (change or "") if reason is Reason.MESSAGE else ""
+    elif request.no_checkpoint:
+        reason = Reason.CHECKPOINT
+    elif request.selected in ("lru", "id"):
+        reason = Reason.CACHE_FULL if dropped and request.selected == "lru" else Reason.SLOT
     cost = again / request.prefill_rate if request.prefill_rate else None
-    reason, detail = _reason(request, dropped) if not is_change else _changed(change)
     return ReadAgain(reason, round(again), at, cost, detail)
-
-
-def _held(request: ServedRequest, length: int) -> tuple[float, float] | None:
-    """By the log alone: how many tokens of such a prompt the slot held, and how many of them at its start were the
-    same; None where it held another one's."""
-    if request.selected != "lcp" or request.similarity is None or request.similarity < SAME_TEXT:
-        return None
-    same = request.similarity * length
-    held = min(float(length), same / request.kept) if request.kept else same
-    return held, same
-
-
-def _changed(what: str | None) -> tuple[Reason, str]:
-    if what is None:
-        return Reason.TEXT, ""
-    found = _CHANGES.get(what)
-    return (found, "") if found is not None else (Reason.MESSAGE, what)
-
-
-def _reason(request: ServedRequest, dropped: bool) -> tuple[Reason, str]:
-    if request.no_checkpoint:
-        return Reason.CHECKPOINT, ""
-    if request.selected in ("lru", "id"):
-        return (Reason.CACHE_FULL if dropped and request.selected == "lru" else Reason.SLOT), ""
-    return Reason.UNKNOWN, ""
 
 
 class ReadAgainSum(Struct, frozen=True):
@@ -129,8 +108,7 @@ def summed(found: Iterable[ReadAgain]) -> tuple[ReadAgainSum, ...]:
     for one in found:
         by_reason.setdefault(one.reason, []).append(one)
     sums = []
-    for reason, all_of_it in by_reason.items():
-        known = [one.seconds for one in all_of_it if one.seconds is not None]
-        tokens = sum(one.tokens for one in all_of_it)
-        sums.append(ReadAgainSum(reason, len(all_of_it), tokens, sum(known) if known else None))
+    for reason, ones in by_reason.items():
+        known = [one.seconds for one in ones if one.seconds is not None]
+        sums.append(ReadAgainSum(reason, len(ones), sum(one.tokens for one in ones), sum(known) if known else None))
     return tuple(sorted(sums, key=lambda one: -one.tokens))

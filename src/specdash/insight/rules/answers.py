@@ -10,7 +10,7 @@ from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import SlotPhase
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import acted, is_gone, more_context, must_see, touched, turns_of, warning
+from specdash.insight.rules.known import acted, flag, is_gone, must_see, touched, turns_of, warning
 from specdash.system.stats import median
 from specdash.system.text import UNKNOWN, counted, duration, number, ordinal, percent, plain
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from specdash.core.proxy_events import ProxyStatus, SessionView
     from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
 
 BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
@@ -32,6 +33,8 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
 """The profile `loop-incident`, with the breaker on."""
 CHECK_TOOL_TURNS = (("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3"))
 SERVER_ERROR = 500
+FAILED_FOR_ROOM = ("batch_index_error", "compute_error", "decode_failed")
+"""What becomes of requests for which the KV cache has no room."""
 
 
 def _live(scene: RuleScene) -> ProxyStatus | None:
@@ -179,22 +182,43 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Context nearly full",
+    "Context is full, or nearly",
     AlertSeverity.WARNING,
-    clear_after_s=0,
-    explains=("context_overflow", "kv_full"),
-    # The proxy's levels HIGH and CRITICAL. ELEVATED (0.75) is where pruning begins, and agents compact at 80 to 90 %.
-    limits={"warning": 0.85, "critical": 0.95, "seen_s": 300, "sessions": 5, "slot": 0.92},
+    clear_after_s=30,
+    hold_back=False,
+    explains=("prompt_cache_lost", "requests_waiting"),
+    # The proxy's levels HIGH and CRITICAL; ELEVATED (0.75) is where pruning begins, and agents compact at 80 to 90 %. A
+    # refused prompt is a turn that the client lost. A session above the threshold is cut at each of its turns; half of
+    # all turns means that most sessions are. --context-shift asks for shifts; six a minute are answers without end.
+    limits={
+        "warning": 0.85,
+        "critical": 0.95,
+        "seen_s": 300,
+        "sessions": 5,
+        "slot": 0.92,
+        "window_s": 300,
+        "refused": 1,
+        "cut": 8,
+        "share": 0.5,
+        "shifts_per_minute": 6,
+        "no_room_per_minute": 1,
+    },
 )
-def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session is about to fill its context window, by the proxy, or a slot at work has used nearly all of its
-    context: soon turns are pruned, an answer is cut or its oldest part dropped, or prompts are refused.
+def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """Conversations fill the context, or are longer: a session or a slot at work is about to use all of it, the server
+    refuses prompts, the proxy removes old messages from most turns, --context-shift drops the oldest half of a slot, or
+    slots that share one KV cache find no room for a batch in it. The model forgets, turns fail, and the prompt cache is
+    lost where a cut moves.
 
-    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
-    - does the client know the window? (specdash proxy show: context window)
+    - the agent's own limit: CLAUDE_CODE_AUTO_COMPACT_WINDOW for Claude Code
+    - specdash proxy show: the context window; is PROXY_CONTEXT_PRUNE_THRESHOLD below 1?
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL; the sum of what clients may use against it
+    - shifts: do answers end, or do they run into the limit (n_predict, max_tokens)?
 
-    Let the agent compact or start over; give each slot more context where memory allows it, or have fewer slots.
+    Give the agent the real window so that it compacts in time, or give each slot more context (LLAMA_CTX_SIZE up or
+    LLAMA_PARALLEL down), which the preflight checks against memory.
     """
+    window, span = limits["window_s"], duration(limits["window_s"])
     sessions = sorted(_seen_lately(scene, limits["seen_s"]), key=lambda session: -(session.utilisation or 0.0))
     full = [session for session in sessions if (session.utilisation or 0.0) >= limits["warning"]]
     for session in full[: int(limits["sessions"])]:
@@ -215,38 +239,14 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 f"slot {slot.id} has used {percent(used / size)} of its context, {used} of {size} tokens",
                 (("left", str(size - used)),),
                 subject=f"slot {slot.id}",
-                fix=more_context(scene),
+                fix=_more_context(scene),
             )
-
-
-@rule(
-    "Conversations do not fit the context",
-    AlertSeverity.WARNING,
-    clear_after_s=60,
-    explains=("prompt_cache_lost",),
-    # A refused prompt is a turn that the client lost. A session above the threshold is cut at each of its turns; half
-    # of all turns means that most sessions are. --context-shift asks for shifts; six a minute are answers without end.
-    limits={"window_s": 300, "refused": 1, "cut": 8, "share": 0.5, "shifts_per_minute": 6},
-)
-def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Conversations are longer than the context: the server refuses prompts, the proxy removes old messages from most
-    turns, or --context-shift drops the oldest half of a slot. The model forgets, and the prompt cache is lost where the
-    cut moves.
-
-    - the agent's own limit: CLAUDE_CODE_AUTO_COMPACT_WINDOW for Claude Code
-    - specdash proxy show: is PROXY_CONTEXT_PRUNE_THRESHOLD below 1?
-    - shifts: do answers end, or do they run into the limit (n_predict, max_tokens)?
-
-    Give the agent the real window so that it compacts in time, or give each slot more context (LLAMA_CTX_SIZE up or
-    LLAMA_PARALLEL down).
-    """
-    window, span = limits["window_s"], duration(limits["window_s"])
     turns = turns_of(scene, window)
     refused, cut = (
         acted(scene, Guardrail.CONTEXT_PRUNE, action, window)
         for action in (GuardrailAction.DETECTED, GuardrailAction.APPLIED)
     )
-    shifted = warning(scene, "context_shift")
+    shifted, no_room = warning(scene, "context_shift"), warning(scene, "kv_no_free_space")
     if refused.count >= limits["refused"]:
         sizes = [int(event.facts["prompt"]) for event in refused.events if "prompt" in event.facts]
         yield Symptom(
@@ -271,10 +271,31 @@ def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             f"the context was full {shifted.per_minute:.0f} times in the last minute, and its oldest tokens were "
             "dropped",
             touched(shifted),
-            fix=more_context(scene),
+            fix=_more_context(scene),
             severity=None if many else AlertSeverity.NOTICE,
             remedy="More context per slot; a limit on the length of answers.",
         )
+    if no_room is not None and no_room.per_minute >= limits["no_room_per_minute"]:
+        lines = Counter({picture.warning: picture.per_minute for picture in scene.picture.log.warnings})
+        failed = any(lines[name] for name in FAILED_FOR_ROOM)
+        what = "requests fail" if failed else "slots are emptied" if lines["slot_purged"] else "batches are cut smaller"
+        yield Symptom(
+            f"no room for a batch in the KV cache, {no_room.per_minute:.0f} lines in the last minute; {what}",
+            touched(no_room),
+            "KV cache",
+            fix=_more_context(scene),
+            severity=AlertSeverity.CRITICAL if failed else None,
+        )
+
+
+def _more_context(scene: RuleScene) -> Fix:
+    """Twice the context; nothing where its size is not known."""
+    sizes = [slot.n_ctx for slot in scene.picture.backend.slots or () if slot.n_ctx]
+    given = flag(scene, "-c", "--ctx-size") or ""
+    unified = flag(scene, "-kvu", "--kv-unified") is not None
+    total = int(given) if given.isdigit() else 0
+    total = total or (max(sizes, default=0) if unified else sum(sizes))
+    return (("LLAMA_CTX_SIZE", str(2 * total)),) if total else ()
 
 
 @rule(
@@ -294,30 +315,22 @@ def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Raise the client's timeout, or shorten the wait: a smaller prompt, a prompt cache that hits, fewer requests at a
     time.
     """
-    span, since = duration(limits["window_s"]), scene.picture.wall - limits["window_s"]
-    turns = turns_of(scene, limits["window_s"])
-    if turns.left >= limits["left"] and turns.share(turns.left) >= limits["share"]:
-        gone = [event for event in turns.ended if event.outcome is RequestOutcome.CLIENT_LEFT]
-        waited = [event.duration_s for event in gone if event.duration_s is not None]
+    turns, since = turns_of(scene, limits["window_s"]), scene.picture.wall - limits["window_s"]
+    gone = [event for event in turns.ended if event.outcome is RequestOutcome.CLIENT_LEFT]
+    waited = [event.duration_s for event in gone if event.duration_s is not None]
+    left, total, seen_in = turns.left, turns.total, "the proxy's requests"
+    if left < limits["left"] or turns.share(left) < limits["share"]:
+        # Those of the server's own log, which have no proxy, or another one.
+        left, seen_in = sum(at >= since for at in scene.samples.left), "the server's log (cancel task)"
+        total = left + sum(request.ended >= since for request in scene.samples.logged)
+    if left >= limits["left"] and left >= limits["share"] * total:
         after = f", after {number(median(waited), 1)} s (median)" if waited else ""
         yield Symptom(
-            f"{turns.left} of {turns.total} clients in {span} left before their answer was complete{after}",
+            f"{left} of {total} clients in {duration(limits['window_s'])} left before their answer was complete{after}",
             (
                 ("before the first token", str(sum(event.ttft_s is None for event in gone)) if gone else UNKNOWN),
                 ("waited, longest", number(max(waited, default=None), 1, "s")),
-            ),
-        )
-        return
-    left = [at for at in scene.samples.left if at >= since]
-    total = len(left) + sum(request.ended >= since for request in scene.samples.logged)
-    if len(left) >= limits["left"] and len(left) >= limits["share"] * total:
-        around = scene.picture.proxy.live is not None
-        yield Symptom(
-            f"{len(left)} of {total} requests in {span} were cancelled before they were done",
-            (
-                ("first to last", duration(max(left) - min(left))),
-                ("seen in", "the server's log (cancel task)"),
-                *([("the proxy's clients", "stayed: these are others, or the proxy gave up")] if around else []),
+                ("seen in", seen_in),
             ),
         )
 
@@ -380,8 +393,7 @@ def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     proxy = scene.picture.proxy
     if proxy.url is None or proxy.failure is None:
         return
-    first = next(iter(scene.past.since(scene.now - limits["silent_s"])), None)
-    silent = proxy.age_s if proxy.age_s is not None else scene.now - first.at if first is not None else 0.0
+    silent = proxy.age_s if proxy.age_s is not None else scene.now - scene.lately(limits["silent_s"])[0].at
     hangs = proxy.failure is FailureKind.TIMEOUT and silent >= limits["silent_s"]
     if hangs or proxy.failure is FailureKind.UNREACHABLE:
         must_see(scene)
@@ -448,7 +460,7 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """
     window, live, slots = limits["window_s"], _live(scene), scene.picture.backend.slots or ()
     held = scene.picture.wall - live.held_since if live and live.held and live.held_since is not None else 0.0
-    known = [(one.at, one.deferred) for one in scene.past.since(scene.now - window) if one.deferred is not None]
+    known = [(one.at, one.deferred) for one in scene.lately(window) if one.deferred is not None]
     share = sum(queued > 0 for _, queued in known) / len(known) if known else 0.0
     covered = bool(known) and scene.now - known[0][0] >= window * limits["share"]
     if live is not None and live.waiting and held >= limits["held_s"]:

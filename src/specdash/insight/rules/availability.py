@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from specdash.core.readings import ProcessTree
     from specdash.core.records import Alert
-    from specdash.insight.picture import SlotPicture, SourcePicture
-    from specdash.insight.progress import SlotSigns
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -37,7 +35,6 @@ _LOST = {
     Source.SLOTS: ("LLAMA_ARG_ENDPOINT_SLOTS", "running requests and the state of drafting"),
 }
 """By endpoint: what switches it on, and what is not seen without it."""
-_ALWAYS_COUNTED = "predicted_tokens"
 _CLIENTS = ("upstream_unreachable", "proxy_errors", "clients_leaving", "requests_waiting")
 """What clients notice of a server that does not answer."""
 APPLY_S = 60.0
@@ -65,15 +62,14 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Start the service: specdash services start backend. When it ended by itself, its log's last lines or the kernel's
     (out of memory) say why; fix that first, or it ends again.
     """
-    backend, failure, owner = scene.picture.backend, _failure(scene, Source.HEALTH), scene.past.starts.owner
+    backend, failure, owner = scene.picture.backend, scene.source(Source.HEALTH).failure, scene.past.starts.owner
     if backend.state is not BackendState.DOWN or failure is FailureKind.TIMEOUT:
         return
     if failure is FailureKind.UNREACHABLE:
         must_see(scene)
     if _process(scene) is not None and (scene.past.lasting(BackendState.DOWN) or 0.0) < limits["swap_s"]:
         return
-    health = _source(scene, Source.HEALTH)
-    why = health.reason if health is not None and health.reason else backend.reason
+    why = scene.source(Source.HEALTH).reason or backend.reason
     reason, _, others = why.partition(OTHER_SERVERS)
     evidence, remedy = [("/health", why)], ""
     summary = f"nothing answers: {reason}"
@@ -92,30 +88,26 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
-    """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
+    """It answers again, the same process, which was silent for a moment only and was not stopped."""
     lasted = scene.picture.wall - alert.since
-    samples = scene.past.since(scene.now - lasted - limits["silent_s"])
-    again = any(start.again for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]))
+    samples = scene.lately(lasted + limits["silent_s"])
+    again = any(start.at >= samples[0].at for start in scene.past.starts.seen)
+    stopped = any(one.process is not None and one.process.stopped for one in samples)
     answers = alert.severity is AlertSeverity.CRITICAL and scene.is_fresh(Source.HEALTH)
-    if again or not answers or any(one.stopped for one in samples):
+    if again or stopped or not answers or lasted >= limits["passing_s"]:
         return ""
-    if any(one.starved for one in samples):
-        return "specdash itself got no CPU meanwhile, and the server answers"
-    if any((one.cpu_wait or 0.0) >= limits["cpu_wait"] for one in samples):
-        return "the same process answers again: it did not hang, it got no CPU"
-    slow = f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
-    return slow if lasted < limits["passing_s"] else ""
+    return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
 
 
 @rule(
     "Server hangs, or is busy for long",
     AlertSeverity.CRITICAL,
+    refute=server_hung_refuted,
     trial_s=60,
     clear_after_s=3,
     hold_back=False,
     chart="decode",
     explains=(*_CLIENTS, "slot_hung"),
-    refute=server_hung_refuted,
     # A server that gets no CPU answers late, and one that answers late does not hang.
     limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30, "busy_s": 60},
 )
@@ -133,13 +125,10 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """
     backend, process = scene.picture.backend, _process(scene)
     # Not /slots: of an idle server they are what they were, without being asked for.
-    answering = (Source.HEALTH, Source.METRICS)
-    ages = [source.age_s for source in backend.sources if source.source in answering and source.age_s is not None]
-    silent = min(ages, default=None)
-    first = next(iter(scene.past.since(0.0)), None)
-    unheard = silent if silent is not None else scene.now - first.at if first is not None else 0.0
-    since = scene.past.since(scene.now - unheard - limits["silent_s"])
-    starved = any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in since)
+    ages = (scene.source(source).age_s for source in (Source.HEALTH, Source.METRICS))
+    silent = min((age for age in ages if age is not None), default=None)
+    unheard = silent if silent is not None else scene.now - scene.past.since(0.0)[0].at
+    starved = process is not None and (process.cpu_wait or 0.0) >= limits["cpu_wait"]
     signs = replace(backend.signs, unheard_s=unheard, cpu_starved=starved)
     found = of_server(signs, limits)
     late = [one for one in backend.sources if one.failure is FailureKind.TIMEOUT and one.source in _LOST]
@@ -197,84 +186,63 @@ def _gpu_use(scene: RuleScene) -> str:
 
 
 @rule(
-    "Slot hangs",
+    "Slot gets no token",
     AlertSeverity.CRITICAL,
     clear_after_s=0,
     needs=(Source.SLOTS,),
     while_idle=False,
     chart="decode",
-    explains=("clients_leaving", "requests_waiting"),
+    explains=("clients_leaving", "requests_waiting", "zero_acceptance"),
     limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
 )
 def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A slot is at work and no token comes, while the server answers everything else: the GPU or the inference thread
-    is stuck, or one batch takes very long. Its client waits, and so do all that queue behind it.
+    """A slot is at work and no token comes, while the server answers everything else. The GPU or the inference thread
+    is stuck, or one batch takes very long; or the server decodes and repeats one verification step, for hours: a tie
+    between two tokens that a batch and a single step decide differently, as with ngram-mod at temperature 0.
 
     - nvidia-smi    (100 % and no progress: a kernel hangs; 0 %: the process waits)
     - the server's log: the last lines of that slot and task
+    - LLAMA_TRACE=1: a step that repeats is the same `accepted 20/21 draft tokens (restore checkpoint)`
 
     A very long prompt on a slow machine: wait, or raise limits.prefill_s. Otherwise restart the server: specdash
     services restart backend. When it happens only with speculation, it is worth a ticket: specdash incident.
     """
-    for slot, signs in _at_a_standstill(scene, limits, Standstill.STUCK):
+    must_see(scene)
+    for slot in scene.picture.backend.slots or ():
+        signs = slot.signs if slot.phase is not SlotPhase.IDLE else None
+        found = of_slot(signs, limits) if signs is not None else Standstill.NONE
+        if signs is None or found not in (Standstill.STUCK, Standstill.REPEATS):
+            continue
+        running, types = scene.picture.proxy.running, scene.picture.backend.speculation.types or ()
         what = "processed no prompt token" if signs.prefill else "generated no token"
+        summary = f"slot {slot.id} is busy and has {what} for {duration(signs.unmoved_s)}"
+        fix: Fix = ()
+        if found is Standstill.REPEATS:
+            summary = (
+                f"slot {slot.id} repeats one verification step: no token for {duration(signs.unmoved_s)}, and the "
+                "server decodes all the time"
+            )
+            kept = [kind for kind in types if not kind.startswith("ngram")]
+            if len(kept) < len(types):
+                fix = (("LLAMA_SPEC_TYPE", ",".join(kept)),) if kept else WITHOUT
         yield Symptom(
-            f"slot {slot.id} is busy and has {what} for {duration(signs.unmoved_s)}",
+            summary,
             (
                 ("task", plain(slot.task)),
                 ("generated", str(slot.decoded or 0)),
                 ("prompt processed", plain(slot.prompt_processed)),
-                ("GPU", _gpu_use(scene)),
-            ),
-            f"slot {slot.id}",
-        )
-
-
-def _at_a_standstill(scene: RuleScene, limits: Limits, kind: Standstill) -> Iterable[tuple[SlotPicture, SlotSigns]]:
-    """Slots at work of which the judgement is this."""
-    must_see(scene)
-    for slot in scene.picture.backend.slots or ():
-        if slot.phase is not SlotPhase.IDLE and slot.signs is not None and of_slot(slot.signs, limits) is kind:
-            yield slot, slot.signs
-
-
-@rule(
-    "One verification step repeats",
-    AlertSeverity.CRITICAL,
-    clear_after_s=0,
-    needs=(Source.SLOTS,),
-    while_idle=False,
-    chart="decode",
-    explains=("clients_leaving", "requests_waiting", "slot_hung", "zero_acceptance"),
-    limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
-)
-def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server decodes and a slot gets no token: it drafts the same tokens, refuses the same one, goes back to its
-    checkpoint and begins again, for hours. It comes from speculation (a tie between two tokens that a batch and a
-    single step decide differently, as with ngram-mod at temperature 0), not from the GPU.
-
-    - LLAMA_TRACE=1: the log repeats the same `accepted 20/21 draft tokens (restore checkpoint)`
-
-    Close that one request at its client; the proxy then closes it at the server, and the slot is free. The same request
-    does it again: give it a temperature above 0, or take the n-gram type out of LLAMA_SPEC_TYPE.
-    """
-    for slot, signs in _at_a_standstill(scene, limits, Standstill.REPEATS):
-        running, types = scene.picture.proxy.running, scene.picture.backend.speculation.types or ()
-        client = f"session {running[0].session}, request {running[0].request_id}" if len(running) == 1 else UNKNOWN
-        kept = [kind for kind in types if not kind.startswith("ngram")]
-        without: Fix = (("LLAMA_SPEC_TYPE", ",".join(kept)),) if kept else WITHOUT
-        yield Symptom(
-            f"slot {slot.id} repeats one verification step: no token for {duration(signs.unmoved_s)}, and the server "
-            "decodes all the time",
-            (
-                ("task", plain(slot.task)),
-                ("generated", str(slot.decoded or 0)),
                 ("decode calls meanwhile", number(signs.calls, 0)),
                 ("steps that went back to a checkpoint", str(signs.restored) if signs.restored else UNKNOWN),
-                ("request", client),
+                ("GPU", _gpu_use(scene)),
+                ("request", f"session {running[0].session}, {running[0].request_id}" if len(running) == 1 else UNKNOWN),
             ),
             f"slot {slot.id}",
-            fix=without if len(kept) < len(types) else (),
+            fix=fix,
+            remedy="Close that one request at its client; the proxy then closes it at the server, and the slot is "
+            "free. The same request does it again: give it a temperature above 0, or take the n-gram type out of "
+            "LLAMA_SPEC_TYPE."
+            if found is Standstill.REPEATS
+            else "",
         )
 
 
@@ -315,9 +283,8 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     seen, process = scene.past.lasting(BackendState.LOADING), _process(scene)
     if seen is None:
         return
-    # A process that was never seen to serve has been loading all its life.
-    is_new = process is not None and scene.past.starts.served != process.pid
-    loading = max(seen, scene.picture.backend.uptime_s or 0.0) if is_new else seen
+    # A server that has counted nothing yet has been loading all its life.
+    loading = seen if scene.picture.backend.counters else max(seen, scene.picture.backend.uptime_s or 0.0)
     if loading >= limits["seconds"]:
         yield Symptom(
             f"the model has been loading for {duration(loading)}",
@@ -345,10 +312,13 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Stop it while you look: specdash services stop backend. After a change of settings: specdash rollback. Out of
     memory: less context or a smaller batch. One request that kills it: specdash incident, for a ticket.
     """
-    lately = scene.past.starts.within(scene.now, limits["seconds"])
     applied = [mark.wall for mark in scene.picture.applies]
     starts = [
-        start for start in lately if not start.on_trial and all(abs(wall - start.wall) > APPLY_S for wall in applied)
+        start
+        for start in scene.past.starts.seen
+        if start.at >= scene.now - limits["seconds"]
+        and not start.on_trial
+        and all(abs(wall - start.wall) > APPLY_S for wall in applied)
     ]
     if len(starts) < limits["starts"]:
         return
@@ -375,7 +345,7 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. Where
     a wrong address comes from: specdash config show.
     """
-    backend, failure = scene.picture.backend, _failure(scene, Source.HEALTH)
+    backend, failure = scene.picture.backend, scene.source(Source.HEALTH).failure
     foreign = [source for source in backend.sources if source.source in _ASKED and source.failure in _FOREIGN]
     process, owner = _process(scene), scene.past.starts.owner
     other = process if process is not None and owner is not None and process.pid != owner else None
@@ -386,7 +356,7 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     evidence = [(f"/{source.source}", source.reason) for source in foreign[:2]]
     who = f"process {other.pid} ({other.name or '?'})" if other else ""
-    if owner is not None and (other or _failure(scene, Source.PROCESS) is not None):
+    if owner is not None and (other or scene.source(Source.PROCESS).failure is not None):
         evidence.append(("the server was", f"process {owner}" + ("" if other else ", which has ended")))
     yield Symptom(f"what answers at {backend.url} is not a llama-server{f': {who}' if who else ''}", tuple(evidence))
 
@@ -405,37 +375,17 @@ def edit_refused(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(f"mend it, then `specdash services restart backend`: {refused}")
 
 
-@rule("Server refuses the API key", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
-def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server wants an API key, and it was given none or another one: it may be perfectly well, but nothing beside
-    its health can be seen, and no other check can run. A proxy with the same wrong key fails every request.
-
-    - specdash config show: api_key_env, api_key_file
-    - specdash doctor --url {url}
-    - was the server's key changed (LLAMA_API_KEY) and the clients' not?
-
-    Name the key: --api-key-env NAME or --api-key-file FILE, or api_key_env in config.toml.
-    """
-    backend = scene.picture.backend
-    if backend.state is not BackendState.UNAUTHORIZED:
-        return
-    refused = [f"/{one.source}" for one in backend.sources if one.failure is FailureKind.UNAUTHORIZED]
-    yield Symptom(
-        f"{backend.url} refuses the API key; nothing but its health can be seen",
-        (("refused", ", ".join(refused) or "all"),),
-    )
-
-
 @rule(
-    "An endpoint is off or answers errors",
+    "An endpoint cannot be used",
     AlertSeverity.WARNING,
     raise_after_s=3,
     clear_after_s=3,
     hold_back=False,
 )
 def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """What the server answers to /health, /metrics or /slots cannot be used: it is switched off, an error, or not
-    understood. The figures are those of before, dimmed and with their age, and rules that need them are not judged.
+    """What the server answers to /health, /metrics or /slots cannot be used: it is switched off, wants an API key, is
+    an error, or not understood. The figures are those of before, dimmed and with their age, and rules that need them
+    are not judged.
 
     - curl -i {url}/health {url}/metrics {url}/slots
     - does a reverse proxy, a cache or another program answer at these paths?
@@ -446,15 +396,22 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     itself, restart it: specdash services restart backend.
     """
     backend = scene.picture.backend
-    is_foreign = any(_failure(scene, source) in _FOREIGN for source in _ASKED)
+    is_foreign = any(scene.source(source).failure in _FOREIGN for source in _ASKED)
     if backend.state is BackendState.UNKNOWN and not is_foreign and scene.is_fresh(Source.HEALTH):
         yield Symptom(backend.reason, subject="/health")
+    if backend.state is BackendState.UNAUTHORIZED:
+        refused = [f"/{one.source}" for one in backend.sources if one.failure is FailureKind.UNAUTHORIZED]
+        yield Symptom(
+            f"{backend.url} refuses the API key; nothing but its health can be seen",
+            (("refused", ", ".join(refused) or "all"),),
+            "API key",
+            remedy="Name the key: --api-key-env NAME or --api-key-file FILE, or api_key_env in config.toml. A proxy "
+            "with the same wrong key fails every request.",
+        )
     if backend.state not in (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED):
         return
     for source, (key, lost) in _LOST.items():
-        found = _source(scene, source)
-        if found is None or found.failure is None:
-            continue
+        found = scene.source(source)
         if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
             summary = f"the server does not serve /{source}: {lost} cannot be seen"
             yield Symptom(summary, subject=f"/{source}", fix=((key, "1"),))
@@ -462,20 +419,11 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             summary = f"the answer of /{source} cannot be used ({found.reason}): {lost} are those of before"
             yield Symptom(summary, (("last understood", _ago(found.age_s)),), f"/{source}")
     counters = dict(backend.counters)
-    if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
-        summary = f"/metrics lacks {_ALWAYS_COUNTED}, which every llama-server counts"
+    if scene.is_fresh(Source.METRICS) and "predicted_tokens" not in counters:
+        summary = "/metrics lacks predicted_tokens, which every llama-server counts"
         yield Symptom(summary, (("metrics understood", ", ".join(counters) or "none"),), "/metrics")
-
-
-def _source(scene: RuleScene, source: Source) -> SourcePicture | None:
-    return next((one for one in scene.picture.backend.sources if one.source is source), None)
-
-
-def _failure(scene: RuleScene, source: Source) -> FailureKind | None:
-    found = _source(scene, source)
-    return found.failure if found is not None else None
 
 
 def _process(scene: RuleScene) -> ProcessTree | None:
     """The process at the port, unless the last look found none."""
-    return scene.picture.backend.process if _failure(scene, Source.PROCESS) is None else None
+    return scene.picture.backend.process if scene.source(Source.PROCESS).failure is None else None

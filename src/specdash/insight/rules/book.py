@@ -16,58 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Drafting, Transition
-from specdash.insight.rules.catalogue import UnjudgeableError
+from specdash.insight.rules.catalogue import OverError, UnjudgeableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specdash.core.records import Symptom
-    from specdash.insight.rules.catalogue import Rule, RuleSpec
+    from specdash.insight.rules.catalogue import Rule
     from specdash.insight.rules.scene import RuleScene
 
-
-# Which of several alerts is the likely cause of the others: what each rule explains stands in its decorator.
-
 LATER_S = 120.0
-"""A cause may be seen so much later than what follows from it, since rules need different times to tell."""
-
-
-def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None:
-    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong, and neither
-    being alerts that were refuted.
-
-    One that another active alert explains is a consequence. Among the rest, that wins which stands for the worst alert,
-    itself or one that follows from it; then that which explains more, is worse itself, and began first.
-    """
-    active = [alert for alert in active if not alert.refuted]
-    if all(alert.severity is AlertSeverity.NOTICE for alert in active):
-        return None
-    explains = {rule.spec.id: rule.spec.explains for rule in rules}
-    follows = {
-        alert.key: {
-            other.key
-            for other in active
-            if other.rule != alert.rule
-            and other.rule in explains.get(alert.rule, ())
-            and alert.since <= other.since + LATER_S
-        }
-        for alert in active
-    }
-    for middle, beyond in follows.items():  # what follows from what follows (Warshall)
-        for key, found in follows.items():
-            if middle in found:
-                found |= beyond - {key}
-    explained = {key for alert in active for key in follows[alert.key] if alert.key not in follows[key]}
-    first = [alert for alert in active if alert.key not in explained] or active
-    by_key = {alert.key: alert for alert in active}
-
-    def rank(alert: Alert) -> tuple[int, int, int, float, tuple[str, str]]:
-        worst = max(by_key[key].severity.rank for key in (alert.key, *follows[alert.key]))
-        return -worst, -len(follows[alert.key]), -alert.severity.rank, alert.since, alert.key
-
-    return min(first, key=rank)
-
-
+"""A cause may be seen so much later than what follows from it, since rules need different times."""
 SETTLE_S = 10.0
 """After loading or a restart, so long is nothing judged that says of itself to be held back."""
 PAST_KEPT = 200
@@ -83,6 +42,34 @@ SUBJECTS = 40
 _log = logging.getLogger(__name__)
 
 
+def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None:
+    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong, and neither
+    being alerts that were refuted.
+
+    One that another active alert explains is a consequence. Among the rest, that wins which stands for the worst alert,
+    itself or one that follows from it; then that which explains more, is worse itself, and began first.
+    """
+    active = [alert for alert in active if not alert.refuted]
+    if all(alert.severity is AlertSeverity.NOTICE for alert in active):
+        return None
+    explains = {rule.id: rule.explains for rule in rules}
+
+    def following(alert: Alert) -> dict[tuple[str, str], Alert]:
+        found: dict[tuple[str, str], Alert] = {}
+        for other in active:
+            if other.rule in explains.get(alert.rule, ()) and alert.since <= other.since + LATER_S:
+                found |= {other.key: other, **following(other)}
+        return found
+
+    follows = {alert.key: following(alert) for alert in active}
+
+    def rank(alert: Alert) -> tuple[int, int, int, float, tuple[str, str]]:
+        worst = max(one.severity.rank for one in (alert, *follows[alert.key].values()))
+        return -worst, -len(follows[alert.key]), -alert.severity.rank, alert.since, alert.key
+
+    return min((one for one in active if not any(one.key in others for others in follows.values())), key=rank)
+
+
 class _Seen(Struct):
     """One symptom: since when, when last and when last as bad as its alert says (monotonic), and that alert."""
 
@@ -96,28 +83,29 @@ class AlertBook:
     """Judges the rules at every scene. Bounded; one book per server."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rule for rule in rules if rule.spec.enabled)
+        self.rules = tuple(rule for rule in rules if rule.enabled)
         self.past: deque[Alert] = deque(maxlen=PAST_KEPT)
         """Alerts that are over, newest first."""
         self.unjudged: tuple[tuple[str, str], ...] = ()
         """Rules that could not be judged, and why."""
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[str, dict[str, _Seen]] = {rule.id: {} for rule in self.rules}
+        """By rule and subject."""
         self._settled_at = -inf
 
     @property
     def active(self) -> tuple[Alert, ...]:
         """Raised and not over: worst first, then the newest."""
-        raised = [seen.alert for seen in self._seen.values() if seen.alert is not None]
+        raised = [seen.alert for mine in self._seen.values() for seen in mine.values() if seen.alert is not None]
         return tuple(sorted(raised, key=lambda alert: (-alert.severity.rank, -alert.raised, alert.rule, alert.subject)))
 
     def remember(self, past: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
         """Begin with the alerts of a record that ends at monotonic `now`: those that were over, in any order, and those
         that were not: what is judged next goes on with them, or ends them."""
         self.past.extend(sorted(past, key=lambda alert: -(alert.ended or alert.last))[:PAST_KEPT])
-        known = {rule.spec.id for rule in self.rules}
         for alert in active:
-            if alert.rule in known:
-                self._seen[alert.key] = _Seen(now - max(0.0, alert.last - alert.since), now, alert)
+            if alert.rule in self._seen:
+                seen = _Seen(now - max(0.0, alert.last - alert.since), now, alert)
+                self._seen[alert.rule][alert.subject] = seen
 
     def judge(self, scene: RuleScene) -> tuple[AlertEvent, ...]:
         """Judge all rules; what became of their alerts."""
@@ -127,95 +115,93 @@ class AlertBook:
         # Trials come and go, and end nothing.
         began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
         for rule in self.rules:
-            spec = rule.spec
+            mine, now = self._seen[rule.id], scene.now
             # What was wrong with drafts is over with the server that made them, and when speculation is switched off.
-            for key in self._keys(spec):
-                if spec.of_drafts and (is_off or self._seen[key].last < began):
-                    events += self._end(key, scene)
-            if spec.of_drafts and is_off:
+            gone = [subject for subject, one in mine.items() if rule.of_drafts and (is_off or one.last < began)]
+            events += [event for subject in gone for event in self._end(rule, subject, scene)]
+            if rule.of_drafts and is_off:
                 continue
-            symptoms = self._why_not(spec, scene) or _symptoms(rule, scene)
-            if isinstance(symptoms, str):
-                unjudged.append((spec.id, symptoms))
-                # It neither holds nor ends: its alerts stay, and are forgotten in the end.
-                for key in self._keys(spec):
-                    kept_s = INTERRUPTED_S if self._seen[key].alert is None else FORGOTTEN_AFTER_S
-                    if scene.now - self._seen[key].last >= kept_s:
-                        events += self._end(key, scene)
-            else:
-                events += self._take(rule, symptoms, scene)
+            symptoms, why, over = self._judged(rule, scene)
+            unjudged += [(rule.id, why)] if why else []
+            for symptom in symptoms:
+                events += _raise(rule, mine, symptom, scene)
+            seen, gone = {symptom.subject for symptom in symptoms}, []
+            for subject, one in mine.items():
+                kept_s = rule.clear_after_s if one.alert is not None and not over else 0.0
+                if why:  # its alerts stay, and are forgotten in the end
+                    kept_s = FORGOTTEN_AFTER_S if one.alert is not None else INTERRUPTED_S
+                if subject not in seen and now - one.last >= kept_s:
+                    gone.append(subject)
+            events += [event for subject in gone for event in self._end(rule, subject, scene)]
         if scene.is_settling:
             self._settled_at = scene.now
         self.unjudged = tuple(unjudged)
         return tuple(events)
 
-    def _keys(self, spec: RuleSpec) -> list[tuple[str, str]]:
-        return [key for key in self._seen if key[0] == spec.id]
+    def _judged(self, rule: Rule, scene: RuleScene) -> tuple[list[Symptom], str, bool]:
+        """The rule's symptoms, one of each subject; why it was not judged, if so; and whether the contrary was seen."""
+        if why := self._why_not(rule, scene):
+            return [], why, False
+        try:
+            found = {symptom.subject: symptom for symptom in rule.judge(scene, rule.limits)}
+        except OverError:
+            return [], "", True
+        except UnjudgeableError as error:
+            return [], str(error), False
+        except Exception as error:  # noqa: BLE001 - a rule with a fault must not blind the others
+            _log.exception("rule %s failed", rule.id)
+            return [], f"the rule failed: {type(error).__name__}", False
+        return [found[subject] for subject in sorted(found)[:SUBJECTS]], "", False
 
-    def _why_not(self, spec: RuleSpec, scene: RuleScene) -> str:
+    def _why_not(self, rule: Rule, scene: RuleScene) -> str:
         """Why the rule is not judged now; empty where it is."""
-        if missing := [source for source in spec.needs if not scene.is_fresh(source)]:
+        if missing := [source for source in rule.needs if not scene.is_fresh(source)]:
             return f"no fresh data from {', '.join(missing)}"
-        if uncounted := [name for name in spec.counters if name not in dict(scene.picture.backend.counters)]:
+        if uncounted := [name for name in rule.counters if name not in dict(scene.picture.backend.counters)]:
             return f"/metrics has no {', '.join(uncounted)}"
-        if spec.hold_back and (scene.is_settling or scene.now - self._settled_at < SETTLE_S):
+        if rule.hold_back and (scene.is_settling or scene.now - self._settled_at < SETTLE_S):
             return "the server has just begun"
-        if not spec.while_idle and scene.is_idle:
+        if not rule.while_idle and scene.is_idle:
             return "the server is idle"
         trial = scene.picture.trial
         # As far back as the rule looks; a trial whose process died explains nothing any more.
-        looks_back = max(spec.limits.get("window_s", 0.0), TRIAL_ENDS_S)
+        looks_back = max(rule.limits.get("window_s", 0.0), TRIAL_ENDS_S)
         is_tried = trial.alive if trial is not None else scene.now - scene.past.starts.tried_at <= looks_back
-        if spec.trial_s != inf or not is_tried:
+        if rule.trial_s != inf or not is_tried:
             return ""
         return trial.words if trial is not None else "settings were tried a moment ago"
 
-    def _take(self, rule: Rule, symptoms: dict[str, Symptom], scene: RuleScene) -> list[AlertEvent]:
-        """Raise and change the alerts of what is seen, and end those of what is not."""
-        spec, now = rule.spec, scene.now
-        wait_s = spec.raise_after_s
-        if spec.trial_s is not None and now - scene.past.starts.tried_at <= TRIAL_ENDS_S:
-            wait_s = max(wait_s, spec.trial_s)
-        events: list[AlertEvent] = []
-        for subject, symptom in symptoms.items():
-            seen = self._seen.setdefault((spec.id, subject), _Seen(now, now))
-            seen.last = now
-            if seen.alert is not None or now - seen.since >= wait_s:
-                events += _seen_again(spec, seen, symptom, scene)
-        for key in self._keys(spec):
-            seen = self._seen[key]
-            if key[1] in symptoms:
-                continue
-            over = rule.is_over is not None and rule.is_over(scene)
-            if seen.alert is None or over or now - seen.last >= spec.clear_after_s:
-                why = rule.refute(scene, spec.limits, seen.alert) if seen.alert is not None and rule.refute else ""
-                events += self._end(key, scene, why)
-        return events
-
-    def _end(self, key: tuple[str, str], scene: RuleScene, refuted: str = "") -> list[AlertEvent]:
-        """Put the alert away; `refuted` is why it was wrong."""
-        alert, wall = self._seen.pop(key).alert, scene.picture.wall
+    def _end(self, rule: Rule, subject: str, scene: RuleScene) -> list[AlertEvent]:
+        """Put an alert away, refuted where what is seen now shows that it was never so."""
+        alert = self._seen[rule.id].pop(subject).alert
         if alert is None:
             return []
-        if refuted:
+        if refuted := rule.refute(scene, rule.limits, alert) if rule.refute is not None else "":
             alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", refuted)))
         # The clock may have been set back in the meantime.
-        ended = replace(alert, ended=max(wall, alert.raised))
+        ended = replace(alert, ended=max(scene.picture.wall, alert.raised))
         self.past.appendleft(ended)
-        return [AlertEvent(Transition.ENDED, ended, wall)]
+        return [AlertEvent(Transition.ENDED, ended, scene.picture.wall)]
 
 
-def _seen_again(spec: RuleSpec, seen: _Seen, symptom: Symptom, scene: RuleScene) -> list[AlertEvent]:
-    """Raise the symptom's alert, or bring it up to date. It gets worse at once, and better as slowly as it clears."""
-    now, wall, before = scene.now, scene.picture.wall, seen.alert
-    severity = symptom.severity or spec.severity
+def _raise(rule: Rule, mine: dict[str, _Seen], symptom: Symptom, scene: RuleScene) -> list[AlertEvent]:
+    """Raise the symptom's alert once it has lasted, or bring it up to date. It gets worse at once, and better as slowly
+    as it clears."""
+    now, wall = scene.now, scene.picture.wall
+    seen = mine.setdefault(symptom.subject, _Seen(now, now))
+    seen.last, before = now, seen.alert
+    is_tried = rule.trial_s is not None and now - scene.past.starts.tried_at <= TRIAL_ENDS_S
+    wait_s = max(rule.raise_after_s, rule.trial_s or 0.0) if is_tried else rule.raise_after_s
+    if before is None and now - seen.since < wait_s:
+        return []
+    severity = symptom.severity or rule.severity
     if before is None or severity.rank >= before.severity.rank:
         seen.as_bad = now
-    elif now - seen.as_bad < spec.clear_after_s:
+    elif now - seen.as_bad < rule.clear_after_s:
         severity = before.severity
     seen.alert = Alert(
-        rule=spec.id,
-        title=spec.title,
+        rule=rule.id,
+        title=rule.title,
         severity=severity,
         summary=symptom.summary,
         since=before.since if before is not None else wall - (now - seen.since),
@@ -224,24 +210,10 @@ def _seen_again(spec: RuleSpec, seen: _Seen, symptom: Symptom, scene: RuleScene)
         subject=symptom.subject,
         evidence=symptom.evidence,
         fix=symptom.fix,
-        chart=spec.chart,
+        chart=rule.chart,
         names=tuple({**scene.names, **dict(symptom.names)}.items()),
         remedy=symptom.remedy,
     )
     if before is not None and severity is before.severity:
         return []
     return [AlertEvent(Transition.RAISED if before is None else Transition.CHANGED, seen.alert, wall)]
-
-
-def _symptoms(rule: Rule, scene: RuleScene) -> dict[str, Symptom] | str:
-    """By subject; why the rule failed when it did."""
-    try:
-        found = {symptom.subject: symptom for symptom in rule.judge(scene, rule.spec.limits)}
-    except UnjudgeableError as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001 - a rule with a fault must not blind the others
-        _log.exception("rule %s failed", rule.spec.id)
-        return f"the rule failed: {type(error).__name__}"
-    if len(found) <= SUBJECTS:
-        return found
-    return {subject: found[subject] for subject in sorted(found)[:SUBJECTS]}

@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,17 +30,8 @@ from specdash.insight.rules.scene import RuleScene
 if TYPE_CHECKING:
     from specdash.core.readings import Source
 
-# What to do about an alert: its rule's texts with the values that are known in place of their placeholders.
-
-PLACEHOLDERS: Mapping[str, str] = {
-    "pid": "PID",
-    "port": "PORT",
-    "url": "URL",
-    "folder": "FOLDER",
-    "upstream": "UPSTREAM",
-}
-"""By the name that stands in braces in the rules' texts: what is printed where the value is not known."""
-_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+"""A name in braces in a rule's texts (pid, port, url, folder, upstream); in capitals where its value is not known."""
 
 
 class Runbook(Struct, frozen=True):
@@ -53,19 +45,19 @@ class Runbook(Struct, frozen=True):
     """What helps, in words."""
 
 
-def runbook(spec: RuleSpec, alert: Alert | None = None) -> Runbook:
+def runbook(rule: Rule, alert: Alert | None = None) -> Runbook:
     """The rule's runbook, for this alert or in general."""
     names = alert.names if alert is not None else ()
-    remedy = alert.remedy if alert is not None and alert.remedy else filled(spec.remedy, names)
-    return Runbook(spec.meaning, tuple(filled(check, names) for check in spec.checks), remedy)
+    remedy = alert.remedy if alert is not None and alert.remedy else filled(rule.remedy, names)
+    return Runbook(rule.meaning, tuple(filled(check, names) for check in rule.checks), remedy)
 
 
 def filled(text: str, names: Iterable[tuple[str, str]]) -> str:
     """The text with the values of its placeholders, as a shell wants them."""
     import shlex
 
-    known = {**PLACEHOLDERS, **{name: shlex.quote(printable(value)) for name, value in names}}
-    return _PLACEHOLDER.sub(lambda found: known[found[1]], text)
+    known = {name: shlex.quote(printable(value)) for name, value in names}
+    return _PLACEHOLDER.sub(lambda found: known.get(found[1], found[1].upper()), text)
 
 
 FAMILIES = ("availability", "speculation", "memory", "answers", "machine")
@@ -77,11 +69,15 @@ RuleFunction = Callable[[RuleScene, Limits], Iterable[Symptom]]
 
 
 class UnjudgeableError(Exception):
-    """What a rule raises where it cannot tell: the words say why. Its alerts stay as they are."""
+    """What a rule raises where it cannot judge: the words say why. Its alerts stay as they are."""
 
 
-class RuleSpec(Struct, frozen=True):
-    """The texts and limits of one rule."""
+class OverError(Exception):
+    """What a rule raises where the contrary of its symptom is seen: its alerts are over without `clear_after_s`."""
+
+
+class Rule(Struct, frozen=True):
+    """One rule: its texts and limits, and the function that judges."""
 
     id: str
     family: str
@@ -113,38 +109,22 @@ class RuleSpec(Struct, frozen=True):
     chart: str | None = None
     limits: Limits = field(default_factory=dict)
     enabled: bool = True
-
-
-class Rule(Struct, frozen=True):
-    """One rule: its texts and limits, and the function that judges."""
-
-    spec: RuleSpec
-    judge: RuleFunction
+    judge: RuleFunction = lambda _scene, _limits: ()
     refute: Callable[[RuleScene, Limits, Alert], str] | None = None
     """Why an alert that is over was never so, in words; empty where it was."""
-    is_over: Callable[[RuleScene], bool] | None = None
-    """Whether the contrary of the symptom is seen, so that its alerts are over without their `clear_after_s`."""
 
 
 _RULES: list[Rule] = []
 
 
-def rule(
-    title: str,
-    severity: AlertSeverity,
-    *,
-    refute: Callable[[RuleScene, Limits, Alert], str] | None = None,
-    is_over: Callable[[RuleScene], bool] | None = None,
-    **fields: Any,
-) -> Callable[[RuleFunction], RuleFunction]:
+def rule(title: str, severity: AlertSeverity, **fields: Any) -> Callable[[RuleFunction], RuleFunction]:
     """Make a rule of a function, whose name is the rule's id and whose docstring its runbook: what it means, a list of
-    checks, the remedy. `fields` are those of `RuleSpec`."""
+    checks, the remedy. `fields` are those of `Rule`."""
 
     def made(judge: RuleFunction) -> RuleFunction:
-        family = judge.__module__.rpartition(".")[2]
-        texts = runbook_of(judge.__doc__ or "")
-        spec = RuleSpec(judge.__name__, family, title, severity, texts.meaning, texts.checks, texts.remedy, **fields)
-        _RULES.append(Rule(spec, judge, refute, is_over))
+        family, texts = judge.__module__.rpartition(".")[2], runbook_of(judge.__doc__ or "")
+        known = (judge.__name__, family, title, severity, texts.meaning, texts.checks, texts.remedy)
+        _RULES.append(Rule(*known, judge=judge, **fields))
         return judge
 
     return made
@@ -152,11 +132,10 @@ def rule(
 
 def runbook_of(docstring: str) -> Runbook:
     """The runbook in a rule's docstring: paragraphs, of which the one with dashes lists the checks."""
-    paragraphs = [paragraph.strip() for paragraph in docstring.split("\n\n")]
-    meaning, checks, remedy = (*paragraphs, "", "")[:3]
+    meaning, checks, remedy = (*docstring.split("\n\n"), "", "")[:3]
     lines = (" ".join(line.strip() for line in check.split("\n")) for check in checks.split("\n    - "))
-    joined = (" ".join(text.split()) for text in (meaning, remedy))
-    return Runbook(next(joined), tuple(line.removeprefix("- ") for line in lines if line), next(joined))
+    joined = " ".join(meaning.split()), " ".join(remedy.split())
+    return Runbook(joined[0], tuple(text for line in lines if (text := line.strip().removeprefix("- "))), joined[1])
 
 
 @cache
@@ -164,12 +143,12 @@ def shipped() -> tuple[Rule, ...]:
     """All rules of specdash, by family in the order of `FAMILIES` and in the order of its module."""
     for family in FAMILIES:
         import_module(f"{__package__}.{family}")
-    return tuple(sorted(_RULES, key=lambda item: FAMILIES.index(item.spec.family)))
+    return tuple(sorted(_RULES, key=lambda item: FAMILIES.index(item.family)))
 
 
 def title_of(rule_id: str) -> str:
     """The title of a rule of specdash; the id itself of one that is not known here."""
-    return next((rule.spec.title for rule in shipped() if rule.spec.id == rule_id), rule_id)
+    return next((rule.title for rule in shipped() if rule.id == rule_id), rule_id)
 
 
 def with_user_limits(
@@ -181,7 +160,7 @@ def with_user_limits(
     """
     import tomllib
 
-    by_id = {rule.spec.id: rule for rule in rules}
+    by_id = {rule.id: rule for rule in rules}
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -195,39 +174,36 @@ def with_user_limits(
             raise InputError(f"{name}: unknown rule [{rule_id}]; {near(rule_id, by_id)}")
         if not isinstance(table, dict):
             raise InputError(f"{name}: {rule_id} wants a table, such as [{rule_id}]")
-        rule = by_id[rule_id]
-        by_id[rule_id] = replace(rule, spec=_changed(rule.spec, table, f"{name} [{rule_id}]"))
+        by_id[rule_id] = _changed(by_id[rule_id], table, f"{name} [{rule_id}]")
     return tuple(by_id.values())
 
 
-def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
-    from pydantic import Field, StrictBool
+def _changed(rule: Rule, table: Mapping[str, Any], where: str) -> Rule:
+    changes: dict[str, Any] = {}
+    for name, value in table.items():
+        if name == "limits":
+            if not isinstance(value, dict):
+                raise InputError(f"{where}: limits wants a table, such as limits.{next(iter(rule.limits), 'NAME')} = 1")
+            if unknown := value.keys() - rule.limits.keys():
+                raise InputError(f"{where}: no limit is called {min(unknown)}; {near(min(unknown), rule.limits)}")
+            changed = {limit: _number(amount, f"{where}: limits.{limit}") for limit, amount in value.items()}
+            changes[name] = {**rule.limits, **changed}
+        elif name in ("raise_after_s", "clear_after_s"):
+            changes[name] = _number(value, f"{where}: {name}")
+        elif name == "severity" and value in tuple(AlertSeverity):
+            changes[name] = AlertSeverity(value)
+        elif name == "enabled" and isinstance(value, bool):
+            changes[name] = value
+        elif name in ("severity", "enabled"):
+            wanted = f"one of {', '.join(AlertSeverity)}" if name == "severity" else "true or false"
+            raise InputError(f"{where}: {name} = {value!r}: must be {wanted}")
+        else:
+            known = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
+            raise InputError(f"{where}: {name}: cannot be changed; {near(name, known)}")
+    return replace(rule, **changes)
 
-    number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-    severities: Any = Literal[tuple(map(str, AlertSeverity))]
-    limits = table.get("limits", {})
-    if not isinstance(limits, dict):
-        example = next(iter(spec.limits), "NAME")
-        raise InputError(f"{where}: limits wants a table, such as limits.{example} = 1")
-    fields = {"severity": severities, "raise_after_s": number, "clear_after_s": number, "enabled": StrictBool}
-    changes = _checked({name: value for name, value in table.items() if name != "limits"}, fields, where)
-    if "severity" in changes:
-        changes["severity"] = AlertSeverity(changes["severity"])
-    changed = _checked(limits, dict.fromkeys(spec.limits, number), f"{where} limits")
-    return replace(spec, **changes, limits={**spec.limits, **changed})
 
-
-def _checked(values: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values, each of which must be one of the fields."""
-    from pydantic import ConfigDict, ValidationError, create_model
-
-    from specdash.core.config_model import what_is_wrong
-
-    types: Any = {name: (kind, None) for name, kind in fields.items()}
-    model = create_model("rule", __config__=ConfigDict(extra="forbid"), **types)
-    try:
-        checked: dict[str, Any] = model.model_validate(values).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        row = error.errors(include_url=False)[0]
-        raise InputError(what_is_wrong(row, model, where, "cannot be changed")) from None
-    return checked
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise InputError(f"{where} = {value!r}: must be a number from 0 on")
+    return value

@@ -1,4 +1,4 @@
-"""What several rules ask of a scene: warning classes of late, what the server was started with, figures in words."""
+"""What several rules ask of a scene: warning classes of late, what the server was started with, what clients got."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from specdash.core.readings import ReadingStatus
 from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState, ended_at, is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
+from specdash.insight.rules.scene import increase
 from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
@@ -23,24 +24,17 @@ if TYPE_CHECKING:
 
 
 Fix = tuple[tuple[str, str | None], ...]
-_GONE = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
 
 
 def must_see(scene: RuleScene) -> None:
     """Raise `UnjudgeableError` where specdash itself gets no CPU in time: silence then says nothing of a server."""
-    delay = scene.picture.delay
-    if delay is not None and delay.is_starved:
+    if scene.picture.delay is not None and scene.picture.delay.is_starved:
         raise UnjudgeableError(TOO_BUSY)
 
 
 def warning(scene: RuleScene, name: str) -> WarningPicture | None:
     """A class of which the log has lines."""
     return next((picture for picture in scene.picture.log.warnings if picture.warning == name), None)
-
-
-def per_minute(scene: RuleScene, *names: str) -> float:
-    """Lines of these classes in the last minute."""
-    return sum(picture.per_minute for picture in scene.picture.log.warnings if picture.warning in names)
 
 
 def of_late(scene: RuleScene, names: Sequence[str], seconds: float, *, of_this_server: bool) -> list[WarningPicture]:
@@ -54,7 +48,8 @@ def of_late(scene: RuleScene, names: Sequence[str], seconds: float, *, of_this_s
 
 def is_gone(scene: RuleScene) -> bool:
     """Whether no server serves now."""
-    return scene.picture.backend.state in _GONE
+    gone = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
+    return scene.picture.backend.state in gone
 
 
 def touched(found: WarningPicture) -> tuple[tuple[str, str], ...]:
@@ -76,28 +71,11 @@ def flag(scene: RuleScene, *spellings: str) -> str | None:
     """The value of a flag on the server's command line; "" for one without a value, None where there is none."""
     process = scene.picture.backend.process
     words = process.command if process is not None else ()
-    for index in range(len(words) - 1, -1, -1):
-        word, equals, value = words[index].partition("=")
-        if word in spellings:
-            if equals:
-                return value
-            after = words[index + 1] if index + 1 < len(words) else ""
-            return "" if after.startswith("--") else after
+    for word, after in reversed(list(zip(words, (*words[1:], ""), strict=False))):
+        name, equals, value = word.partition("=")
+        if name in spellings:
+            return value if equals else "" if after.startswith("--") else after
     return None
-
-
-def more_context(scene: RuleScene) -> Fix:
-    """Twice the context; nothing where its size is not known."""
-    slots = scene.picture.backend.slots or ()
-    sizes = [slot.n_ctx for slot in slots if slot.n_ctx]
-    given = flag(scene, "-c", "--ctx-size")
-    if given is not None and given.isdigit() and int(given):
-        total = int(given)
-    elif sizes:
-        total = max(sizes) if flag(scene, "-kvu", "--kv-unified") is not None else sum(sizes)
-    else:
-        return ()
-    return (("LLAMA_CTX_SIZE", str(2 * total)),)
 
 
 # What ended and what guardrails did of late: dated events where they can be read, which a first look sees too, else the
@@ -107,9 +85,9 @@ def more_context(scene: RuleScene) -> Fix:
 class EndedRequests(Struct, frozen=True):
     """Requests that ended. `ended` are their events, newest first, where these can be read."""
 
-    total: int = 0
-    errors: int = 0
-    left: int = 0
+    total: int
+    errors: int
+    left: int
     """Clients that did not wait for the answer."""
     ended: Sequence[RequestEvent] = ()
 
@@ -121,15 +99,13 @@ class EndedRequests(Struct, frozen=True):
 def turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
     """What ended in the last `seconds`."""
     proxy, since = scene.picture.proxy, scene.picture.wall - seconds
-    if proxy.events_status is ReadingStatus.KNOWN:
-        # They are written as they end, so older ones come after.
-        ended = list(takewhile(lambda event: ended_at(event) >= since, (one for one in proxy.finished if one.at)))
-        left = sum(event.outcome is RequestOutcome.CLIENT_LEFT for event in ended)
-        return EndedRequests(len(ended), sum(map(is_error, ended)), left, ended)
-    total, errors, left = (
-        int(scene.past.grown("guardrails", name, seconds)) for name in ("requests", "errors", "left")
-    )
-    return EndedRequests(total, errors, left)
+    if proxy.events_status is not ReadingStatus.KNOWN:
+        total, errors, left = (_counted(scene, name, seconds) for name in ("requests", "errors", "left"))
+        return EndedRequests(total, errors, left)
+    # They are written as they end, so older ones come after.
+    ended = list(takewhile(lambda event: ended_at(event) >= since, (one for one in proxy.finished if one.at)))
+    left = sum(event.outcome is RequestOutcome.CLIENT_LEFT for event in ended)
+    return EndedRequests(len(ended), sum(map(is_error, ended)), left, ended)
 
 
 class Acts(Struct, frozen=True):
@@ -146,10 +122,12 @@ class Acts(Struct, frozen=True):
 
 def acted(scene: RuleScene, guardrail: Guardrail, action: GuardrailAction, seconds: float) -> Acts:
     """What a guardrail did in the last `seconds`."""
-    counted, since = scene.past.grown("guardrails", f"{guardrail}:{action}", seconds), scene.picture.wall - seconds
-    events = [
-        event
-        for event in scene.picture.proxy.actions
-        if event.at >= since and event.guardrail is guardrail and event.action is action
-    ]
-    return Acts(max(len(events), int(counted)), events)
+    since, what = scene.picture.wall - seconds, (guardrail, action)
+    events = [one for one in scene.picture.proxy.actions if one.at >= since and (one.guardrail, one.action) == what]
+    return Acts(max(len(events), _counted(scene, f"{guardrail}:{action}", seconds)), events)
+
+
+def _counted(scene: RuleScene, name: str, seconds: float) -> int:
+    """By how much one of the proxy's own counts grew in the last `seconds`."""
+    counts = (sample.guardrails for sample in scene.lately(seconds))
+    return int(increase([one.get(name, 0) if one is not None else None for one in counts]) or 0)

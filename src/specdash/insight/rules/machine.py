@@ -12,6 +12,7 @@ from specdash.core.records import AlertSeverity, Symptom
 from specdash.core.target import local_port
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import flag
+from specdash.insight.rules.scene import KEEP_S
 from specdash.system.stats import mean
 from specdash.system.text import MIB, UNKNOWN, duration, number, percent, size, size_pair
 
@@ -59,9 +60,9 @@ def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if not _is_here(scene):
         return
     gpus = scene.picture.gpu.gpus
-    source = next((source for source in scene.picture.backend.sources if source.source is Source.GPU), None)
+    source = scene.source(Source.GPU)
     # A source that was known once and fails is stale; on a machine without NVML it never was known.
-    if source and source.status is ReadingStatus.STALE and source.failure is FailureKind.UNAVAILABLE:
+    if source.status is ReadingStatus.STALE and source.failure is FailureKind.UNAVAILABLE:
         yield Symptom(
             f"the GPUs were there and NVML fails now: {source.reason}",
             (("last seen", f"{duration(source.age_s)} ago"),),
@@ -72,18 +73,20 @@ def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         if gpu.name is None and gpu.utilisation is None and gpu.memory_used_bytes is None:
             others = f", {len(gpus) - 1} others do" if len(gpus) > 1 else ""
             yield Symptom(f"GPU {gpu.index} no longer answers NVML{others}", subject=f"GPU {gpu.index}")
-    samples = _window(scene, limits["window_s"])
+    samples, process = _window(scene, limits["window_s"]), scene.picture.backend.process
     used = [sample.gpu_utilisation for sample in samples if sample.gpu_utilisation is not None]
-    if sum(bool(sample.busy) for sample in samples) < limits["busy_share"] * len(samples) or 2 * len(used) <= len(
-        samples
-    ):
-        return
-    process = scene.picture.backend.process
+    is_busy = sum(bool(sample.busy) for sample in samples) >= limits["busy_share"] * len(samples)
     cores = process.cpu_cores if process is not None else None
-    why = _meant_for_gpu(scene, limits)
-    if why and max(used) <= limits["idle_share"] and (cores is None or cores >= limits["cores"]):
+    layers = flag(scene, *GPU_LAYERS_FLAGS) or ""
+    meant = f"it was started with {layers} layers for it" if layers.isdecimal() and int(layers) else ""
+    if not layers and any(
+        one.busy and (one.gpu_utilisation or 0.0) >= limits["used_share"] for one in scene.own(KEEP_S)
+    ):
+        meant = "it used it before"
+    decodes = is_busy and 2 * len(used) > len(samples) and (cores is None or cores >= limits["cores"])
+    if decodes and meant and max(used) <= limits["idle_share"]:
         yield Symptom(
-            f"the server decodes, and its GPU has been idle for {duration(limits['window_s'])}, although {why}",
+            f"the server decodes, and its GPU has been idle for {duration(limits['window_s'])}, although {meant}",
             (("GPU, most", percent(max(used))), ("CPU of the server", number(cores, 1, "cores"))),
             severity=AlertSeverity.WARNING,
         )
@@ -91,17 +94,8 @@ def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 def _window(scene: RuleScene, seconds: float) -> Sequence[PictureSample]:
     """The samples of the last `seconds`; none until most of that time was seen."""
-    samples = scene.past.since(scene.now - seconds)
-    return samples if samples and scene.now - samples[0].at >= _COVERED * seconds else ()
-
-
-def _meant_for_gpu(scene: RuleScene, limits: Limits) -> str:
-    """Why the server should use a GPU; empty when nothing says so."""
-    layers = flag(scene, *GPU_LAYERS_FLAGS)
-    if layers is not None and layers.isdecimal():
-        return f"it was started with {layers} layers for it" if int(layers) else ""
-    used = any(one.busy and (one.gpu_utilisation or 0.0) >= limits["used_share"] for one in scene.past.since(0.0))
-    return "it used it before" if used else ""
+    samples = scene.lately(seconds)
+    return samples if scene.now - samples[0].at >= _COVERED * seconds else ()
 
 
 @rule(
@@ -166,7 +160,7 @@ def _named(gpu: Gpu) -> str:
     hold_back=False,
     raise_after_s=5,
     clear_after_s=20,
-    explains=("server_hung", "slot_hung", "out_of_memory", "compute_buffer_failed", "crash_loop", "backend_down"),
+    explains=("server_hung", "slot_hung", "out_of_memory", "crash_loop", "backend_down"),
     # 5 % of a large machine is plenty, so both must hold. The kernel kills below 2 %. Swap in use alone says nothing. A
     # model's page that comes back is 4 KiB: 1 MiB/s is 256 waits a second. llama.cpp allocates nearly all of a GPU at
     # its start, so a full one is usual; 256 MiB is what compute buffers grow by.
@@ -251,17 +245,17 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     server no more than cores (LLAMA_THREADS). Or look from another machine, with --url.
     """
     delay, host, process = scene.picture.delay, scene.picture.host, scene.picture.backend.process
-    load_1m = host.load_1m if host is not None else None
-    load = ("load", f"{number(load_1m, 1)} on {host.cpu_count if host is not None else UNKNOWN} CPUs")
+    load = f"{number(host.load_1m, 1)} on {host.cpu_count} CPUs" if host is not None else UNKNOWN
     if delay is not None and delay.late_s >= limits["late_s"]:
         yield Symptom(
             f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
             f"{duration(delay.span_s)}",
-            (load,),
+            (("load", load),),
             "specdash",
             severity=AlertSeverity.WARNING,
         )
-    waited = mean(sample.cpu_wait for sample in scene.past.since(scene.now - limits["window_s"]))
+    trees = (sample.process for sample in scene.lately(limits["window_s"]))
+    waited = mean(tree.cpu_wait for tree in trees if tree is not None)
     others = others_share(host, process)
     if scene.is_idle or process is None or waited is None or others is None:
         return
@@ -269,7 +263,7 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
             f"{percent(others)} of the CPUs",
-            (("the server uses", f"{number(process.cpu_cores, 2)} cores"), load),
+            (("the server uses", f"{number(process.cpu_cores, 2)} cores"), ("load", load)),
         )
 
 

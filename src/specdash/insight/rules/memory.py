@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.proxy.read_again import OF_CLIENT, Reason, read_again, summed
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import flag, is_gone, more_context, of_late, parameter, per_minute, touched, warning
-from specdash.insight.speedup.verdict import WITHOUT, advice
+from specdash.insight.rules.known import flag, is_gone, of_late, touched, warning
 from specdash.system.text import UNKNOWN, percent, seconds
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
 
-FAILED_FOR_ROOM = ("batch_index_error", "compute_error", "decode_failed")
-"""What becomes of requests for which no room was found."""
 OUT_OF_MEMORY = ("alloc_failed", "gpu_out_of_memory", "killed")
 DEFAULT_UBATCH = 512
 DEFAULT_CHECKPOINTS = 32
@@ -53,7 +50,7 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     found = warning(scene, "find_slot_non_consecutive")
     if found is None:
         return
-    images = scene.past.grown("live", "image_processing", limits["images_s"])
+    images = scene.logged("image_processing", limits["images_s"])
     projector, process = flag(scene, "--mmproj", "-mm") is not None, scene.picture.backend.process
     may_see = bool(images) or projector or process is None or not process.command
     if found.per_minute >= limits["flood_per_minute" if may_see else "text_per_minute"]:
@@ -67,110 +64,6 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Rejected drafts are paid twice",
-    AlertSeverity.WARNING,
-    trial_s=inf,
-    of_drafts=True,
-    raise_after_s=5,
-    clear_after_s=30,
-    explains=("speculation_hurting",),
-    chart="tokens_per_decode",
-    limits={"window_s": 60, "steps": 50, "share": 0.5},
-)
-def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """This model cannot drop rejected tokens from its memory (recurrent or hybrid): every step that rejects one
-    restores a checkpoint and decodes what was accepted again. Seen in the log of LLAMA_TRACE=1 (or verbosity 5).
-
-    - tokens per decode against mean accepted length
-    - acceptance by position: where does it fall?
-    - a spec type with rollback (MTP, EAGLE-3) for this architecture
-
-    Drafts no longer than what is accepted of them; no speculation where the speed-up says that it hurts.
-    """
-    window = limits["window_s"]
-    steps = scene.past.grown("live", "steps", window)
-    replays = max(scene.past.grown("live", "replays", window), scene.past.grown("live", "speculative restored", window))
-    if not steps or steps < limits["steps"] or replays / steps < limits["share"]:
-        return
-    accepted = scene.past.grown("live", "accepted", window)
-    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
-    if not fix and scene.picture.views.drafter.best_length is None:
-        # The verdict knows no best length: as long as what is accepted, so that fewer steps reject any.
-        longest, wanted = parameter(scene, "spec-draft-n-max") or "", max(1, round(accepted / steps))
-        is_shorter = longest.isdigit() and wanted < int(longest)
-        fix = (("LLAMA_DRAFT_MAX", str(wanted)),) if is_shorter else WITHOUT
-    yield Symptom(
-        f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again "
-        f"({replays:.0f} of {steps:.0f})",
-        (
-            ("accepted a step", f"{accepted / steps:.1f} draft tokens"),
-            ("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"),
-        ),
-        fix=fix,
-    )
-
-
-@rule(
-    "KV cache is full",
-    AlertSeverity.WARNING,
-    clear_after_s=30,
-    hold_back=False,
-    explains=("prompt_cache_lost", "requests_waiting"),
-    chart="warnings",
-    limits={"per_minute": 1},
-)
-def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The slots share one KV cache, and a batch found no room in it: the server tries smaller batches, empties idle
-    slots, and fails requests when that does not help. With speculation some builds fail at once (llama.cpp #24840).
-
-    - context used by slot in the slots panel
-    - the sum of what clients may use against LLAMA_CTX_SIZE
-
-    More context, which the preflight checks against memory; or fewer slots, so that fewer conversations share it.
-    """
-    found = warning(scene, "kv_no_free_space")
-    lines, purged = per_minute(scene, "kv_no_free_space"), per_minute(scene, "slot_purged")
-    if found is None or lines < limits["per_minute"]:
-        return
-    failed = per_minute(scene, *FAILED_FOR_ROOM)
-    what = "requests fail" if failed else "slots are emptied" if purged else "batches are cut smaller"
-    yield Symptom(
-        f"no room for a batch in the KV cache, {lines:.0f} lines in the last minute; {what}",
-        (*touched(found), ("slots emptied a minute", f"{purged:.0f}"), ("errors a minute", f"{failed:.0f}")),
-        fix=more_context(scene),
-        severity=AlertSeverity.CRITICAL if failed else None,
-    )
-
-
-@rule(
-    "Compute buffer could not be allocated",
-    AlertSeverity.CRITICAL,
-    trial_s=inf,
-    hold_back=False,
-    explains=("backend_down", "crash_loop", "out_of_memory"),
-    limits={"window_s": 600},
-)
-def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Model and cache fitted into memory, the room to compute a batch in did not. At start the server exits and is
-    started again for nothing; a longer prompt or an image may ask for more while it runs.
-
-    - the log: failed to allocate compute buffers, and how much was asked for
-    - specdash preflight
-
-    A smaller physical batch needs less of it; else a shorter context, or fewer layers on the GPU.
-    """
-    for found in of_late(scene, ("compute_buffer_failed",), limits["window_s"], of_this_server=True):
-        ubatch = flag(scene, "-ub", "--ubatch-size")
-        size = int(ubatch) if ubatch is not None and ubatch.isdigit() else DEFAULT_UBATCH
-        yield Symptom(
-            "a compute buffer could not be allocated" + ("; no server runs" if is_gone(scene) else ""),
-            touched(found),
-            fix=(("LLAMA_ARG_UBATCH", str(max(32, size // 2))),),
-            severity=None if is_gone(scene) else AlertSeverity.WARNING,
-        )
-
-
-@rule(
     "Out of memory",
     AlertSeverity.CRITICAL,
     trial_s=inf,
@@ -180,25 +73,37 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
 )
 def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Memory could not be allocated, on the GPU or in the host, or the server was killed as the kernel does when memory
-    is out. Shown for ten minutes, as a warning where a server runs again: what was short then is short still.
+    is out. Where model and cache fitted and the room to compute a batch in did not, the server exits at its start and
+    is started again for nothing; a longer prompt or an image may ask for more while it runs. Shown for ten minutes, as
+    a warning where a server runs again: what was short then is short still.
 
     - dmesg | grep -i 'out of memory'
     - nvidia-smi, free -m: who has it?
+    - the log: failed to allocate compute buffers, and how much was asked for
     - specdash preflight, which adds up what the settings need
 
     A shorter context or a quantised KV cache (LLAMA_ARG_CACHE_TYPE_K, _V), a smaller draft model, fewer layers on the
-    GPU; a smaller prompt cache (LLAMA_ARG_CACHE_RAM) for the host.
+    GPU; a smaller prompt cache (LLAMA_ARG_CACHE_RAM) for the host; a smaller physical batch for a compute buffer.
     """
-    found = of_late(scene, OUT_OF_MEMORY, limits["window_s"], of_this_server=False)
+    # A smaller batch mends a compute buffer: one of a server before this one says nothing.
+    buffer = of_late(scene, ("compute_buffer_failed",), limits["window_s"], of_this_server=True)
+    found = [*of_late(scene, OUT_OF_MEMORY, limits["window_s"], of_this_server=False), *buffer]
     if not found:
         return
     newest = min(found, key=lambda picture: picture.last_age_s)
     where = "the GPU's memory" if newest.warning == "gpu_out_of_memory" or "cuda" in newest.sample.lower() else "memory"
-    killed = "the server was killed, as the kernel does when memory is out"
-    what = killed if newest.warning == "killed" else f"{where} could not be allocated"
+    what = f"{where} could not be allocated"
+    fix: Fix = ()
+    if buffer:
+        ubatch = flag(scene, "-ub", "--ubatch-size")
+        size = int(ubatch) if ubatch is not None and ubatch.isdigit() else DEFAULT_UBATCH
+        what, fix = "a compute buffer could not be allocated", (("LLAMA_ARG_UBATCH", str(max(32, size // 2))),)
+    elif newest.warning == "killed":
+        what = "the server was killed, as the kernel does when memory is out"
     yield Symptom(
         what if is_gone(scene) else f"{what}; a server runs again or still",
         tuple((picture.title, picture.sample) for picture in found),
+        fix=fix,
         severity=None if is_gone(scene) else AlertSeverity.WARNING,
     )
 

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.target import is_local
-from specdash.insight.picture import BackendState
+from specdash.insight.picture import BackendState, SourcePicture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from specdash.core.readings import ProcessTree
     from specdash.insight.picture import Picture
     from specdash.insight.request import Samples
 
@@ -35,7 +36,6 @@ process is seen to have begun before the trial's end."""
 _UP = frozenset(
     {BackendState.LIVE, BackendState.BUSY, BackendState.WEDGED, BackendState.LOADING, BackendState.RESTARTED}
 )
-_SHARED = ("totals", "live", "guardrails")
 
 
 class PictureSample(Struct, frozen=True):
@@ -47,25 +47,13 @@ class PictureSample(Struct, frozen=True):
     """The same moment in Unix time."""
     on_trial: bool = False
     """Settings are tried on the server."""
-    pid: int | None = None
-    pid_began: float | None = None
-    """When that process began, in Unix time."""
-    processes: int = 1
-    """The server's and its children."""
-    stopped: bool = False
-    """A signal has stopped one of them."""
-    cpu_wait: float | None = None
-    """Share of the time that its thread waited for a CPU (`ProcessTree.cpu_wait`)."""
-    starved: bool = False
-    """Specdash itself got no CPU in time."""
+    process: ProcessTree | None = None
     busy: int | None = None
     """Slots at work."""
     totals: Mapping[str, float] = field(default_factory=dict)
-    """By field name of `core.readings.Counters`."""
+    """By field name of `core.readings.Counters`; accepted tokens exact where the rounded counter is not."""
     live: Mapping[str, int] = field(default_factory=dict)
     """Events in the log since the watch began: see `LogPicture.live`."""
-    exact_accepted: float | None = None
-    """Accepted draft tokens so far, exact where the rounded counter is not."""
     guardrails: Mapping[str, int] | None = field(default_factory=dict)
     """The proxy's own count of its actions, by guardrail and by `guardrail:action`, and of `requests`, `errors` and
     clients `left`; None where it is not known."""
@@ -78,14 +66,11 @@ class PictureSample(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """One start, at monotonic time `at` and Unix time `wall`. `again` is False for one before which nothing ran while
-    it was watched."""
+    """One start, at monotonic time `at` and Unix time `wall`; `on_trial` is a restart by which settings are tried."""
 
     at: float
     wall: float
-    again: bool
     on_trial: bool = False
-    """Settings were tried then: it is one of their restarts."""
 
 
 class Starts:
@@ -96,17 +81,14 @@ class Starts:
         """Oldest first."""
         self.owner: int | None = None
         """The process that was seen last while the server was up."""
-        self.served: int | None = None
-        """The process that was seen last while the server answered all there is to ask."""
         self.was_up = False
         """Whether it was ever seen up."""
         self.tried_at = self._tried_wall = float("-inf")
         """When settings were tried on it last."""
-        self._candidate: tuple[int, float] | None = None
+        self._newcomer: tuple[int, float] | None = None
+        """Another process at the port, and since when."""
         self._state: BackendState | None = None
         self._was_down = False
-        self._signs: set[str] = set()
-        """Signs that the last start has given."""
 
     def add(self, sample: PictureSample) -> None:
         """Take in the sample of this moment."""
@@ -115,48 +97,28 @@ class Starts:
             self.tried_at, self._tried_wall = sample.at, sample.wall
         if sample.state not in _UP:
             self._was_down = self._was_down or sample.state is BackendState.DOWN
-            self._candidate = None
+            self._newcomer = None
             return
-        owner, confirmed, signs = self.owner, self._confirmed(sample), []
-        # With a process in sight, that one says whether another serves.
-        alone = sample.pid is not None and sample.pid == owner and sample.processes == 1
-        if self._was_down:
-            signs.append("port")
-        if owner is not None and confirmed and sample.pid != owner:
-            signs.append("process")
-        elif before not in (None, sample.state) and not alone:
+        process, owner = sample.process, self.owner
+        is_other = process is not None and owner is not None and process.pid != owner
+        if process is None or not is_other:
+            self._newcomer = None
+        elif self._newcomer is None or self._newcomer[0] != process.pid:
+            self._newcomer = process.pid, sample.at
+        # One that has taken the port from the server is seen before its answers are.
+        is_new = self._newcomer is not None and sample.at - self._newcomer[1] >= CONFIRMED_S
+        if process is not None and (is_new or not is_other):
+            self.owner = process.pid
+        # With the server's process in sight, that one says whether another serves.
+        if before not in (None, sample.state) and (process is None or is_other or process.processes > 1):
             loads = sample.state is BackendState.LOADING and before in _UP
-            signs += ["totals"] if loads or sample.state is BackendState.RESTARTED else []
-        for sign in signs:
-            last = self.seen[-1].at if self.seen else float("-inf")
-            if sign != "port" and sample.at - last <= ONE_START_S and sign not in self._signs:
-                self._signs.add(sign)
-                continue
+            is_new = is_new or loads or sample.state is BackendState.RESTARTED
+        if self._was_down or (is_new and (not self.seen or sample.at - self.seen[-1].at > ONE_START_S)):
             # Or it is new here and from the time of the last trial, however late it was seen.
-            began = sample.pid_began if sample.pid != owner else None
+            began = process.started_wall if process is not None and process.pid != owner else None
             on_trial = sample.at - self.tried_at <= TRIAL_SEEN_S or (began is not None and began <= self._tried_wall)
-            self._signs = {sign}
-            self.seen.append(Start(sample.at, sample.wall, self.was_up, on_trial))
-        if confirmed:
-            self.owner = sample.pid
-            self.served = sample.pid if sample.state in (BackendState.LIVE, BackendState.BUSY) else self.served
+            self.seen.append(Start(sample.at, sample.wall, on_trial))
         self.was_up, self._was_down = True, False
-
-    def within(self, now: float, seconds: float) -> tuple[Start, ...]:
-        """Starts of the last `seconds`, oldest first."""
-        return tuple(start for start in self.seen if start.at >= now - seconds)
-
-    def _confirmed(self, sample: PictureSample) -> bool:
-        """Whether the process is the server's: the one it was, the first, or one with which the server stays up. One
-        that has taken the port from it is seen before its answers are."""
-        if sample.pid is None:
-            return False
-        if self.owner is None or sample.pid == self.owner:
-            self._candidate = None
-            return True
-        if self._candidate is None or self._candidate[0] != sample.pid:
-            self._candidate = sample.pid, sample.at
-        return sample.at - self._candidate[1] >= CONFIRMED_S
 
 
 class PictureHistory:
@@ -176,18 +138,15 @@ class PictureHistory:
         if samples:
             # Tables that have not changed are shared with the sample before: an idle hour is small.
             last = samples[-1]
-            sample = replace(
-                sample, **{name: was for name in _SHARED if (was := getattr(last, name)) == getattr(sample, name)}
-            )
+            for name in ("process", "totals", "live", "guardrails"):
+                if getattr(last, name) == getattr(sample, name):
+                    sample = replace(sample, **{name: getattr(last, name)})
         if len(samples) >= 2 and sample.at - samples[-2].at < LEAST_APART_S and samples[-1].state is samples[-2].state:
             samples[-1] = sample
         else:
             samples.append(sample)
             del samples[: bisect_left(samples, sample.at - self._kept_s, key=lambda one: one.at)]
         self.starts.add(sample)
-
-    def __len__(self) -> int:
-        return len(self._samples)
 
     @property
     def last(self) -> PictureSample | None:
@@ -197,14 +156,6 @@ class PictureHistory:
     def since(self, at: float) -> Sequence[PictureSample]:
         """Samples from monotonic time `at` on, oldest first."""
         return self._samples[bisect_left(self._samples, at, key=lambda sample: sample.at) :]
-
-    def grown(self, kind: str, name: str, seconds: float) -> float:
-        """How much a count of `live` or `guardrails` grew in the last `seconds`."""
-        last = self.last
-        tables: list[Mapping[str, float] | None] = [
-            getattr(sample, kind) for sample in (self.since(last.at - seconds) if last is not None else ())
-        ]
-        return increase([table.get(name, 0) if table is not None else None for table in tables]) or 0.0
 
     def lasting(self, state: BackendState) -> float | None:
         """For how many seconds the state has been this one without a break; None when it is not now."""
@@ -233,18 +184,31 @@ class RuleScene(Struct, frozen=True):
         """Monotonic seconds."""
         return self.picture.at
 
+    def lately(self, seconds: float) -> Sequence[PictureSample]:
+        """The samples of the last `seconds`."""
+        return self.past.since(self.now - seconds)
+
     def own(self, seconds: float) -> Sequence[PictureSample]:
-        """The samples of the last `seconds` that are of the server that runs now."""
+        """Those of them that are of the server that runs now."""
         starts = self.past.starts.seen
         return self.past.since(max(self.now - seconds, starts[-1].at if starts else 0.0))
 
+    def logged(self, name: str, seconds: float) -> float:
+        """How many of these events of `LogPicture.live` the log had in the last `seconds`."""
+        return increase([sample.live.get(name, 0) for sample in self.lately(seconds)]) or 0.0
+
+    def source(self, source: Source) -> SourcePicture:
+        """How fresh a source is."""
+        unknown = SourcePicture(source, ReadingStatus.UNKNOWN)
+        return next((one for one in self.picture.backend.sources if one.source is source), unknown)
+
     def is_fresh(self, source: Source) -> bool:
         """Whether a source is KNOWN now."""
-        return source in fresh_sources(self.picture)
+        return self.source(source).status is ReadingStatus.KNOWN
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """What the placeholders of every runbook stand for, as far as it is known."""
+    def names(self) -> dict[str, str]:
+        """What the placeholders of runbooks stand for, as far as it is known."""
         backend = self.picture.backend
         parts = urlsplit(backend.url)
         pid = backend.process.pid if backend.process is not None else self.past.starts.owner
@@ -267,32 +231,22 @@ class RuleScene(Struct, frozen=True):
         return not (last is not None and last.busy) and not self.picture.backend.requests_processing
 
 
-def fresh_sources(picture: Picture) -> frozenset[Source]:
-    """Those that are KNOWN now."""
-    return frozenset(entry.source for entry in picture.backend.sources if entry.status is ReadingStatus.KNOWN)
-
-
 def sample_of(picture: Picture) -> PictureSample:
     """The picture in short."""
-    backend, live, host, process = picture.backend, picture.proxy.live, picture.host, picture.backend.process
-    fresh = fresh_sources(picture)
+    backend, live, host = picture.backend, picture.proxy.live, picture.host
+    fresh = {entry.source for entry in backend.sources if entry.status is ReadingStatus.KNOWN}
     utilisations = [gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None]
     swapped = (host.swap_in_bytes_per_s, host.swap_out_bytes_per_s) if host is not None else (None, None)
+    accepted = backend.speculation.accepted_tokens_total
     return PictureSample(
         at=picture.at,
         state=backend.state,
         wall=picture.wall,
         on_trial=picture.trial is not None and picture.trial.alive,
-        pid=process.pid if process is not None else None,
-        pid_began=process.started_wall if process is not None else None,
-        processes=process.processes if process is not None else 1,
-        stopped=process is not None and bool(process.stopped),
-        cpu_wait=process.cpu_wait if process is not None else None,
-        starved=picture.delay is not None and picture.delay.is_starved,
+        process=backend.process,
         busy=sum(slot.phase != "idle" for slot in backend.slots) if backend.slots is not None else None,
-        totals=dict(backend.counters),
+        totals={**dict(backend.counters), **({"accepted_tokens": accepted} if accepted is not None else {})},
         live=dict(picture.log.live),
-        exact_accepted=backend.speculation.accepted_tokens_total,
         guardrails={**live.counters, "requests": live.requests, "errors": live.errors, "left": live.clients_left}
         if live is not None and live.started is not None
         else None,

@@ -19,7 +19,6 @@ from specdash.tui.widgets.panel import FoldingBoard, LinesWidget, TextPart, Titl
 from specdash.tui.widgets.speculation.drafting import CheckpointsPanel, DrafterPanel, DraftingBar
 from specdash.tui.widgets.speculation.prefix_cache import (
     CachedRequestsTable,
-    CachedSessionsTable,
     PrefixCachePanel,
     RouterTable,
     SlotsTable,
@@ -43,7 +42,7 @@ _TALL = 30
 _NARROW_MOST = 2
 """Panels of more than one line that one below the other leave each other room at 80x24."""
 DRAFTING, DRAFTER, CHECKPOINTS, ROUTER = "drafting", "drafter", "checkpoints", "router"
-PREFIX, SLOTS, SESSIONS, REQUESTS = "prefix", "prefix-slots", "prefix-sessions", "prefix-requests"
+PREFIX, SLOTS, REQUESTS = "prefix", "prefix-slots", "prefix-requests"
 MORE = "more"
 _WORKER = "slots"
 _MEANS = {
@@ -189,13 +188,7 @@ class SpeculationBoard(FoldingBoard):
         self.drafting = DraftingBar()
         self.slots = SlotsTable()
         self.panels: tuple[
-            DrafterPanel
-            | CheckpointsPanel
-            | PrefixCachePanel
-            | RouterTable
-            | SlotsTable
-            | CachedSessionsTable
-            | CachedRequestsTable,
+            DrafterPanel | CheckpointsPanel | PrefixCachePanel | RouterTable | SlotsTable | CachedRequestsTable,
             ...,
         ] = (
             DrafterPanel(),
@@ -203,7 +196,6 @@ class SpeculationBoard(FoldingBoard):
             PrefixCachePanel(),
             RouterTable(),
             self.slots,
-            CachedSessionsTable(),
             CachedRequestsTable(),
         )
         self.more = MoreLine(id=MORE)
@@ -278,7 +270,7 @@ def _importance(view: View) -> tuple[str, ...]:
     replays = views.checkpoints.rollback is Rollback.CHECKPOINT
     lead = (ROUTER, DRAFTER) if views.router.models else (DRAFTER,)
     rest = (CHECKPOINTS, PREFIX) if replays else (PREFIX, CHECKPOINTS)
-    ranked = (*lead, *rest, SLOTS, SESSIONS, REQUESTS)
+    ranked = (*lead, *rest, SLOTS, REQUESTS)
     return ranked if ROUTER in ranked else (*ranked, ROUTER)
 
 
@@ -308,7 +300,7 @@ class SpeculationScreen(FoldingScreen[SpeculationBoard]):
         focused = self.focused
         return (
             focused
-            if isinstance(focused, TextPart | RouterTable | SlotsTable | CachedSessionsTable | CachedRequestsTable)
+            if isinstance(focused, TextPart | RouterTable | SlotsTable | CachedRequestsTable)
             else self.board.slots
         )
 

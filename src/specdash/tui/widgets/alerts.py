@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert, TimelineEvent
     from specdash.insight.experiments import ApplyMark
     from specdash.insight.picture import Picture
-    from specdash.insight.rules.catalogue import RuleSpec
+    from specdash.insight.rules.catalogue import Rule
     from specdash.tui.view import View
 
 
@@ -152,16 +152,16 @@ class AlertDetail(TitledPanel):
         self.top = 0
         self._of: str | None = None
         self._length = 0
-        self._specs: Mapping[str, RuleSpec] | None = None
+        self._specs: Mapping[str, Rule] | None = None
         self._charts: dict[Metric, Chart] = {}
 
     @property
-    def specs(self) -> Mapping[str, RuleSpec]:
+    def specs(self) -> Mapping[str, Rule]:
         """The text of each rule."""
         if self._specs is None:
             from specdash.insight.rules.catalogue import shipped
 
-            self._specs = {rule.spec.id: rule.spec for rule in shipped()}
+            self._specs = {rule.id: rule for rule in shipped()}
         return self._specs
 
     @property
@@ -263,7 +263,7 @@ class AlertDetail(TitledPanel):
         self.move(self._length)
 
 
-def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) -> list[Line]:
+def detail_lines(alert: Alert, spec: Rule | None, view: View, width: int) -> list[Line]:
     """What it says first, then what to do, then what it rests on and means."""
     wall = view.picture.wall
     ends = "still active" if alert.ended is None else f"over since {moment(alert.ended, wall, seconds=False)}"
@@ -295,7 +295,7 @@ def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) ->
     return lines
 
 
-def judged_lines(view: View, specs: Mapping[str, RuleSpec], width: int) -> list[Line]:
+def judged_lines(view: View, specs: Mapping[str, Rule], width: int) -> list[Line]:
     """That nothing is wrong, what is judged, and what is not and why."""
     unjudged, judged = view.picture.alerts.unjudged, view.picture.alerts.judged
     if not judged and not unjudged:

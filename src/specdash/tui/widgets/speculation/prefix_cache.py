@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import ModelStatus
-from specdash.insight.picture import PrefixSession, PrefixSlot, RouterModelPicture
+from specdash.insight.picture import PrefixSlot, RouterModelPicture
 from specdash.insight.request import ServedRequest
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, age, clean, compact, counted, number, percent, plain, seconds, size
@@ -200,51 +200,6 @@ class SlotsTable(RowsPanel[PrefixSlot]):
             Column("tokens", 8, lambda s: value_span(number(s.tokens)), rank=0),
             Column("held", 16, held, rank=3, right=False),
             Column("similarity", 10, lambda s: value_span(percent(s.similarity)), rank=2),
-        )
-
-
-class CachedSessionsTable(RowsPanel[PrefixSession]):
-    """Cached against processed, by session of the proxy's clients."""
-
-    def __init__(self) -> None:
-        super().__init__("Sessions", id="prefix-sessions")
-
-    def key_figure(self, view: View) -> Line:
-        """How many."""
-        return ((str(len(view.picture.views.prefix_cache.sessions)), "text bold"),)
-
-    def wanted(self, view: View, width: int) -> int:
-        """See `Part`."""
-        sessions = view.picture.views.prefix_cache.sessions
-        return 2 + min(len(sessions), 8) if sessions else 0
-
-    def least(self, view: View) -> int:
-        """See `Part`."""
-        return 4
-
-    def rows(self, view: View) -> Sequence[PrefixSession]:
-        """All kept."""
-        return view.picture.views.prefix_cache.sessions
-
-    def key(self, row: PrefixSession) -> str:
-        """Its id."""
-        return row.id
-
-    def nothing(self, view: View) -> str:
-        """Nothing known."""
-        return "no sessions yet; they come from the proxy"
-
-    def columns(self, view: View) -> Sequence[Column[PrefixSession]]:
-        """What each session shows."""
-        name = 22 if self.size.width >= 90 else 12
-        return (
-            Column("session", name, lambda s: value_span(session_name(s.id, name)), rank=0, right=False),
-            Column("", _BAR, lambda s: _share_bar(s.cached_share, _BAR), 4, right=False),
-            Column("cached", 6, lambda s: value_span(percent(s.cached_share), "prefill bold"), rank=0),
-            Column("reqs", 5, lambda s: value_span(compact(s.requests)), rank=5),
-            Column("processed", 9, lambda s: value_span(compact(s.processed)), rank=3),
-            Column("warm", 7, lambda s: value_span(seconds(s.ttft_warm_s)), rank=1),
-            Column("cold", 7, lambda s: value_span(seconds(s.ttft_cold_s)), rank=1),
         )
 
 
