@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orjson
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def test_bodies_that_differ_in_nonces_only_are_rendered_alike(name: str, two: st
     def rendered(suffix: str, nonce: str) -> bytes:
         system = [{"type": "text", "text": header(suffix, nonce)}, {"type": "text", "text": "You are helpful."}]
         body = body_of([{"role": "user", "content": "hi"}], system=system)
-        return orjson.dumps(chat_body(parse_messages(orjson.dumps(body)), "m"))
+        return msgspec.json.encode(chat_body(parse_messages(msgspec.json.encode(body)), "m"))
 
     assert rendered(name, two) == rendered(three, four)
 
@@ -44,4 +44,4 @@ def test_text_after_the_header_is_left_alone(joint: str) -> None:
 
 def test_a_user_who_quotes_the_header_is_quoted_exactly() -> None:
     body = body_of([{"role": "user", "content": header()}])
-    assert chat_body(parse_messages(orjson.dumps(body)), "m")["messages"][0]["content"] == header()
+    assert chat_body(parse_messages(msgspec.json.encode(body)), "m")["messages"][0]["content"] == header()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import orjson
+import msgspec
 import pytest
 
 from specdash.core.proxy_events import RequestPhase
@@ -198,7 +198,7 @@ class TestHeld:
                     text += await reader.read(65536)
             writer.close()
             event = text.partition(b"data: ")[2].partition(b"\n\n")[0]
-            assert orjson.loads(event)["error"]["type"] == "overloaded_error"
+            assert msgspec.json.decode(event)["error"]["type"] == "overloaded_error"
             proxy.proxy.gate.resume()
 
     async def test_a_call_cut_off_by_the_restart_is_made_again(self) -> None:

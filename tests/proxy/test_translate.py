@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ OTHER_CALL = {**CALL, "id": "toolu_2"}
 
 
 def request_of(*messages: Any, **fields: Any) -> MessagesRequest:
-    return parse_count_tokens(orjson.dumps(body_of(list(messages) or [user("hi")], **fields)))
+    return parse_count_tokens(msgspec.json.encode(body_of(list(messages) or [user("hi")], **fields)))
 
 
 def rendered(*messages: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ class TestTools:
         assert [tool["function"]["name"] for tool in found["tools"]] == ["B"]
 
     def test_a_named_tool_that_is_not_there_is_refused(self) -> None:
-        request = parse_messages(orjson.dumps(body_of([user("hi")], tools=[READ])))
+        request = parse_messages(msgspec.json.encode(body_of([user("hi")], tools=[READ])))
         wrong = type(request)("m", request.messages, 9, tools=(Tool("A", "", {}),), tool_choice=ToolChoice("tool", "B"))
         with pytest.raises(InvalidRequestError, match=r"tool_choice\.name"):
             chat_body(wrong, "local")
@@ -283,8 +283,8 @@ class TestInvariants:
 
     @given(st.lists(turns, min_size=1, max_size=4))
     def test_the_body_is_a_function_of_the_request_and_leaves_it_alone(self, said: list[Any]) -> None:
-        source = orjson.dumps(body_of(said, tools=[READ]))
+        source = msgspec.json.encode(body_of(said, tools=[READ]))
         request = parse_count_tokens(source)
-        first = orjson.dumps(chat_body(request, "m"))
-        assert orjson.dumps(chat_body(request, "m")) == first
+        first = msgspec.json.encode(chat_body(request, "m"))
+        assert msgspec.json.encode(chat_body(request, "m")) == first
         assert request == parse_count_tokens(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import msgspec
 import pytest
 
 from specdash.proxy.answer.assembler import AnswerAssembler
@@ -39,7 +39,7 @@ def test_an_error_in_the_stream_is_the_answer() -> None:
     error = {"code": 503, "message": "m", "type": "unavailable_error"}
     completion = whole(chunk({"content": "a"}), {"error": error})
     assert completion.is_complete
-    assert completion.response() == (503, orjson.dumps({"error": error}))
+    assert completion.response() == (503, msgspec.json.encode({"error": error}))
 
 
 def test_a_stream_without_an_end_is_not_complete() -> None:

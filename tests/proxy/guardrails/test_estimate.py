@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import msgspec
 import msgspec.structs
-import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,8 +27,8 @@ def test_a_text_counts_by_its_bytes(words: str) -> None:
 def test_a_call_counts_its_name_and_arguments() -> None:
     arguments = {"path": "/" + "p" * 700}
     counted = message_tokens(calling(0, ("Read", arguments)))
-    assert counted >= len(orjson.dumps(arguments)) / 3.5
-    assert counted < len(orjson.dumps(arguments)) / 3.5 + 20
+    assert counted >= len(msgspec.json.encode(arguments)) / 3.5
+    assert counted < len(msgspec.json.encode(arguments)) / 3.5 + 20
 
 
 def test_system_and_tools_are_the_overhead() -> None:
@@ -43,7 +43,7 @@ def test_system_and_tools_are_the_overhead() -> None:
 @given(growing())
 def test_the_estimate_follows_what_is_sent(history: list[list[Message]]) -> None:
     messages = history[-1]
-    sent = len(orjson.dumps(chat_body(request(messages), "m")["messages"]))
+    sent = len(msgspec.json.encode(chat_body(request(messages), "m")["messages"]))
     estimated = request_tokens(request(messages)) * 3.5
     blocks = sum(len(message.content) for message in messages)
     assert sent - 130 * blocks < estimated < sent + 60 * blocks

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct, field
 
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
@@ -133,9 +133,9 @@ class ChatDecoder:
                 return
             if event[:7] == b"data: {" and b"\n" not in event:
                 try:
-                    yield orjson.loads(event[6:])
+                    yield msgspec.json.decode(event[6:])
                     continue
-                except orjson.JSONDecodeError:
+                except ValueError:
                     pass
             yield from self._chunk(event)
         if len(self._rest) > MAX_EVENT_BYTES and not self.done:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.proxy.http.responses import object_of
@@ -305,7 +305,7 @@ class SseWriter(BlockOrder):
         """End the stream with an error event; `envelope` is that of `ApiError`. Nothing may follow."""
         if self.finished:
             raise RuntimeError("the message is already finished")
-        self._out.append(b"event: error\ndata: " + orjson.dumps(envelope) + b"\n\n")
+        self._out.append(b"event: error\ndata: " + msgspec.json.encode(envelope) + b"\n\n")
         self.finished = True
 
     def take(self) -> bytes:
@@ -333,7 +333,7 @@ class SseWriter(BlockOrder):
             self._thought.append(piece.text)
         elif not isinstance(piece, Arguments):
             return
-        self._out.append(self._delta + orjson.dumps(piece.text) + _DELTA_END)
+        self._out.append(self._delta + msgspec.json.encode(piece.text) + _DELTA_END)
 
     def _open(self, kind: str, content: dict[str, Any]) -> None:
         self._close()
@@ -357,5 +357,5 @@ class SseWriter(BlockOrder):
         self._kind = ""
 
     def _write(self, name: str, **data: Any) -> None:
-        frame = orjson.dumps({"type": name, **data})
+        frame = msgspec.json.encode({"type": name, **data})
         self._out.append(b"event: " + name.encode("ascii") + b"\ndata: " + frame + b"\n\n")

@@ -12,17 +12,17 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from starlette.responses import Response
 
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import Thinking
-from specdash.proxy.http.responses import ApiError, client_host, read_body
+from specdash.proxy.http.responses import ApiError, client_host, load_object, object_of, read_body
 from specdash.proxy.http.stream import EventStream
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import check_pieces, dumped
+from specdash.proxy.translate.parse import check_pieces
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, use_model
 
@@ -52,12 +52,7 @@ async def handle_chat(request: Request) -> Response:
 async def _received(request: Request) -> _Exchange:
     proxy: Proxy = request.app.state.proxy
     body = await read_body(request, proxy.settings.max_body_mib << 20)
-    try:
-        chat = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(chat, dict):
-        raise ApiError(400, "the body must be a JSON object")
+    chat = load_object(body)
     check_pieces(chat)
     messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
     session = proxy.sessions.get(chat_session_id(request.headers, chat, client_host(request)))
@@ -90,7 +85,7 @@ class _Exchange:
             commit_s=settings.commit_delay if self._active.event.stream else math.inf,
             ping_s=settings.ping_interval,
             idle=lambda: HELD_COMMENT if self._proxy.gate.held and not self._is_passing else b"",
-            failure=lambda error: b"data: " + orjson.dumps(error.openai()) + b"\n\n",
+            failure=lambda error: b"data: " + msgspec.json.encode(error.openai()) + b"\n\n",
             ended=self.ended,
         )
 
@@ -139,7 +134,7 @@ class _Exchange:
             return
         if requested == ANY:
             self._chat["model"] = await use_model(requested, window)
-            self._body = dumped(self._chat)
+            self._body = msgspec.json.encode(self._chat)
         else:
             window.note_use(requested)
 
@@ -174,7 +169,7 @@ class _Exchange:
     async def _whole(self) -> Response:
         wanted = streaming_fields(self._chat) if self._proxy.upstream.is_llama_cpp else None
         if wanted is not None:
-            rebuilt = await self._rebuilt(dumped({**self._chat, **wanted}))
+            rebuilt = await self._rebuilt(msgspec.json.encode({**self._chat, **wanted}))
             if rebuilt is not None:
                 return rebuilt
             self._active.next_attempt()
@@ -204,13 +199,8 @@ class _Exchange:
             raise await reply.error()
         text = await reply.body(_LARGEST_ANSWER)
         if reply.status // 100 == 2:
-            try:
-                value = orjson.loads(text)
-            except orjson.JSONDecodeError:
-                value = None
-            if isinstance(value, dict):
-                self._answer.chunk(value)
-                self._active.update(self._answer)
+            self._answer.chunk(object_of(text.decode("utf-8", "replace")) or {})
+            self._active.update(self._answer)
         headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
         return self._done(reply.status, text, headers)
 
@@ -292,7 +282,7 @@ class WholeCompletion:
         if answer.error is not None:
             code = answer.error.get("code")
             status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-            return status, orjson.dumps({"error": answer.error})
+            return status, msgspec.json.encode({"error": answer.error})
         message: dict[str, Any] = {"role": "assistant", "content": answer.text()}
         if self._thoughts:
             message["reasoning_content"] = "".join(self._thoughts)
@@ -302,7 +292,7 @@ class WholeCompletion:
         choice = {"finish_reason": answer.finish_reason, "index": 0, "message": message}
         found = {**self._seen, "choices": [choice], "object": "chat.completion"}
         names = ("choices", "created", "model", "system_fingerprint", "object", "usage", "id", "timings")
-        return 200, orjson.dumps({name: found[name] for name in names if name in found})
+        return 200, msgspec.json.encode({name: found[name] for name in names if name in found})
 
 
 def _call(call: ToolCall, upstream_id: str) -> dict[str, Any]:

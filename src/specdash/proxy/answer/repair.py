@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
@@ -24,7 +24,7 @@ from specdash.proxy.guardrails.malformed import (
 )
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.guardrails.written import ToolUseFault, echoed_rules, written_at_end
-from specdash.proxy.http.responses import ApiError, object_of
+from specdash.proxy.http.responses import ApiError, object_of, read_json
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
 
@@ -77,7 +77,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
         turn.active.update(answer)
         turn.active.sent()
         try:
-            async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
+            async with await turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
                 is_whole = reply.content_type == "application/json"
@@ -119,8 +119,8 @@ async def _whole(reply: UpstreamReply, attempt: Attempt) -> Pieces:
     """An answer that is no stream, though one was asked for."""
     answer = attempt.answer
     try:
-        completion = orjson.loads(await reply.body(_LARGEST_ANSWER))
-    except orjson.JSONDecodeError:
+        completion = read_json(await reply.body(_LARGEST_ANSWER))
+    except ValueError:
         raise ApiError(500, "the upstream's answer is not JSON") from None
     for piece in answer.chunk(completion) if isinstance(completion, dict) else ():
         yield piece

@@ -10,8 +10,7 @@ import dataclasses
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-import msgspec.structs
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
@@ -85,7 +84,7 @@ def with_text(message: Message, *texts: str) -> Message:
 
 def digest(*values: Any) -> str:
     """A short name of JSON values; equal for equal values, in any order of their keys."""
-    return blake2b(orjson.dumps(values, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()
+    return blake2b(msgspec.json.encode(values, order="sorted"), digest_size=12).hexdigest()
 
 
 def calls_of(message: Message) -> list[Block]:
@@ -218,7 +217,7 @@ def _tool_tokens(tool: Tool) -> int:
 
 
 def _json_tokens(value: Any) -> int:
-    return _tokens(len(orjson.dumps(value)))
+    return _tokens(len(msgspec.json.encode(value)))
 
 
 # The max_tokens sent upstream: not below the floor, not above what the context window has left.

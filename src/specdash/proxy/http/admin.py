@@ -6,11 +6,9 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from specdash.core.proxy_events import RequestPhase
 from specdash.proxy.http.access import check_admin
-from specdash.proxy.http.responses import ApiError, InvalidRequestError, json_response, read_body
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, json_response, load_object, read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -99,14 +97,7 @@ def _allowed(request: Request) -> Proxy:
 
 async def _json_body(request: Request) -> dict[str, Any]:
     body = await read_body(request, _LARGEST_BODY)
-    if not body.strip():
-        return {}
-    try:
-        values = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequestError("", f"the body is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InvalidRequestError("", "the body must be a JSON object")
+    values = load_object(body) if body.strip() else {}
     unknown = sorted(set(values) - _FIELDS)
     if unknown:
         raise ApiError(400, f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_FIELDS))}")

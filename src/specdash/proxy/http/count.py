@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 
-from specdash.proxy.http.responses import ApiError, json_response, read_body
+from specdash.proxy.http.responses import ApiError, json_response, object_of, read_body
 from specdash.proxy.http.stream import unless_gone
 from specdash.proxy.translate.parse import parse_count_tokens
 from specdash.proxy.translate.translate import chat_body
@@ -28,8 +28,7 @@ COUNT_PATH = "/v1/chat/completions/input_tokens"
 async def handle_count(request: Request) -> Response:
     """Serve one request."""
     proxy: Proxy = request.app.state.proxy
-    body = await read_body(request, proxy.settings.max_body_mib << 20)
-    parsed = parse_count_tokens(body)
+    parsed = parse_count_tokens(await read_body(request, proxy.settings.max_body_mib << 20))
     return json_response({"input_tokens": await unless_gone(request.receive, _count(proxy, parsed))})
 
 
@@ -47,14 +46,10 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
 
 async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int:
     """Prompt tokens of a chat completion. Raises `ApiError` when the upstream cannot tell."""
-    status, answer = await upstream.exchange(COUNT_PATH, orjson.dumps(body), limit_s)
+    status, answer = await upstream.exchange(COUNT_PATH, msgspec.json.encode(body), limit_s)
     if status != 200:
         raise api_error(status, answer)
-    try:
-        value = orjson.loads(answer)
-    except orjson.JSONDecodeError:
-        value = None
-    tokens = value.get("input_tokens") if isinstance(value, dict) else None
+    tokens = (object_of(answer.decode("utf-8", "replace")) or {}).get("input_tokens")
     if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
         return tokens
     raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

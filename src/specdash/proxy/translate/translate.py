@@ -10,7 +10,7 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 
 from specdash.proxy.http.responses import InvalidRequestError
 
@@ -238,7 +238,7 @@ def _assistant(turns: Iterable[Message]) -> ChatMessage:
 
 
 def _call(block: Block) -> dict[str, Any]:
-    arguments = orjson.dumps(block["input"]).decode()
+    arguments = msgspec.json.encode(block["input"]).decode()
     return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
 
 

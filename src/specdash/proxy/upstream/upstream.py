@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
-import orjson
+import msgspec
 
-from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError
+from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError, object_of, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,15 +82,13 @@ def api_error(status: int, body: bytes) -> ApiError:
 def stream_error(error: dict[str, Any]) -> ApiError:
     """The error for the client when the upstream reported `error` inside its stream."""
     code = error.get("code")
-    return api_error(code if isinstance(code, int) and 400 <= code < 600 else 500, orjson.dumps({"error": error}))
+    return api_error(
+        code if isinstance(code, int) and 400 <= code < 600 else 500, msgspec.json.encode({"error": error})
+    )
 
 
 def _error_of(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    error = value.get("error") if isinstance(value, dict) else None
+    error = (object_of(body.decode("utf-8", "replace")) or {}).get("error")
     return error if isinstance(error, dict) else {}
 
 
@@ -249,8 +247,8 @@ class Upstream:
         if status // 100 != 2:
             raise api_error(status, data)
         try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
+            return read_json(data)
+        except ValueError:
             raise ApiError(502, f"LLAMA_CPP_BASE: {path} there does not answer in JSON", retry=False) from None
 
     async def exchange(self, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
