@@ -125,7 +125,13 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": No
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_ENTRIES = {_FUNCTION: (_PARAMETER, _FUNCTION_END), _PAIRED: (_PAIR, _PAIRED_END)}
+_FORMS = (
+    # How a call begins; where its arguments stand one by one, each of them; and what closes it.
+    (_FUNCTION, _PARAMETER, _FUNCTION_END),
+    (_HARMONY, None, None),
+    (_NAMED, None, None),
+    (_PAIRED, _PAIR, _PAIRED_END),
+)
 
 _ORPHANS = re.compile(
     rf"(?:^[ ]{{0,3}}|(?<=[.!?…:。！？：])[ \t]{{0,3}}|(?<=[\w.!?])(?=</\w+>\s*</))"
@@ -307,7 +313,6 @@ class _Run:
         self.final: str | None = None
         self._text = text
         self._offered = offered
-        self._is_tagged = False
 
     def reaches_end(self) -> bool:
         """Read on; True when nothing but markup reaches the text's end."""
@@ -325,76 +330,28 @@ class _Run:
                 return True
             if self.calls and _TAG_PART.match(text, self.at):
                 self.at, opened = len(text), True
-                continue
-            self._is_tagged = opened or bool(self.calls)
-            if not any(form() for form in (self._python, self._json, self._named, self._broken)):
+            elif self._python(is_tagged := opened or bool(self.calls)) or self._json() or self._named(is_tagged):
+                opened = False
+            else:
                 return False
-            opened = False
 
-    def _add(self, name: str, arguments: Any, end: int, *, is_broken: bool = False) -> bool:
-        arguments = arguments if isinstance(arguments, dict) else None
-        self.calls.append(_Call(plain_name(name, self._offered), arguments, is_broken))
+    def _add(self, end: int, *calls: _Call) -> bool:
+        self.calls += calls
         self.at = end
         return True
 
-    def _head(self, form: re.Pattern[str]) -> re.Match[str] | None:
-        """The start of a call in `form`, where the form itself, a mark or the name of an offered tool shows one."""
-        head = form.match(self._text, self.at)
-        if head is None or (form in (_NAMED, _PAIRED) and not self._is_tagged):
-            return None
-        if form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark"):
-            return head
-        return head if plain_name(head["name"], self._offered) in self._offered else None
+    def _is_offered(self, name: str) -> bool:
+        return plain_name(name, self._offered) in self._offered
 
-    def _named(self) -> bool:
-        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM)."""
-        text = self._text
-        for form in (_FUNCTION, _HARMONY, _NAMED, _PAIRED):
-            if (head := self._head(form)) is None:
-                continue
-            at = head.end()
-            if text.startswith("{", at):
-                values, at = _value(text, at)
-                if form is _FUNCTION and (ended := _FUNCTION_END.match(text, at)):
-                    at = ended.end()
-            elif form in _ENTRIES:
-                values, at = self._entries(head["name"], at, *_ENTRIES[form])
-            else:
-                continue
-            if values is not _NO_VALUE:
-                return self._add(head["name"], values, at)
-        return False
-
-    def _entries(self, name: str, at: int, entry: re.Pattern[str], end: re.Pattern[str]) -> tuple[Any, int]:
-        """Arguments one by one up to the closing tag, each of the type that the schema asks for."""
-        tool = self._offered.get(plain_name(name, self._offered))
-        properties = tool.schema.get("properties") if tool is not None else None
-        values: dict[str, Any] | None = {}
-        while (found := entry.match(self._text, at)) is not None:
-            raw, more = found["value"], found.groupdict().get("more") or ""
-            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
-            if found.groupdict().get("is") == "=":
-                raw = raw.removeprefix("\n").removesuffix("\n")
-            if 'string="true"' in more:
-                types = frozenset({"string"})
-            elif 'string="false"' in more:
-                types = types or frozenset({"number"})
-            values, at = _with(values, found["name"], raw, types), found.end()
-        ended = end.match(self._text, at)
-        return (values, ended.end()) if ended else (_NO_VALUE, at)
-
-    def _python(self) -> bool:
+    def _python(self, is_tagged: bool) -> bool:
         """A call in Python's words, or a list of them."""
         if _PYTHON.match(self._text, self.at) is None:
             return False
         ended = _PYTHON_END.search(self._text, self.at)
         end = ended.start() if ended else len(self._text)
         found = _python_calls(self._text[self.at : end], self._offered)
-        if not found or not (self._is_tagged or any(call.name in self._offered for call in found)):
-            return False
-        self.calls += found
-        self.at = end
-        return True
+        is_meant = is_tagged or any(call.name in self._offered for call in found)
+        return bool(found) and is_meant and self._add(end, *found)
 
     def _json(self) -> bool:
         """An object or a list of objects that name a tool and its arguments."""
@@ -402,28 +359,79 @@ class _Run:
         calls = [_call_of(entry, self._offered) for entry in (value if isinstance(value, list) else [value])]
         if not self.is_bare and isinstance(value, dict) and list(value) == ["name"]:
             calls = [_Call(name, {}) for name in self._offered if name == value["name"]]
-        found = [call for call in calls if call is not None]
-        if not found or len(found) < len(calls):
-            return False
-        self.calls += found
-        self.at = end
-        return True
+        return bool(calls) and None not in calls and self._add(end, *filter(None, calls))
 
-    def _broken(self) -> bool:
-        """A call that cannot be read, or not to its end."""
-        text, begun, is_json = self._text, self.at, self._text[self.at] in "{["
-        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _NAMED, _PAIRED))
-        head = next(filter(None, heads), None)
-        end = _broken_end(text, head.end() if head is not None else begun)
+    def _named(self, is_tagged: bool) -> bool:
+        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM).
+
+        A head counts where the form itself, a mark or the name of an offered tool shows a call. One that cannot be
+        read, or not to its end, is a broken call; so is JSON that breaks off behind a tool's name.
+        """
+        text, heads = self._text, []
+        for form, entry, close in _FORMS:
+            head = form.match(text, self.at)
+            if head is None or (form in (_NAMED, _PAIRED) and not is_tagged):
+                continue
+            is_shown = form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark")
+            if not is_shown and not self._is_offered(head["name"]):
+                continue
+            heads.append(head)
+            values, at = _NO_VALUE, head.end()
+            if text.startswith("{", at):
+                values, at = _value(text, at)
+                ended = close.match(text, at) if close else None
+                at = ended.end() if ended else at
+            elif entry and close:
+                values, at = self._entries(head["name"], at, entry, close)
+            if values is not _NO_VALUE:
+                return self._add(at, self._call(head["name"], values))
+        if (python := _PYTHON.match(text, self.at)) is not None and self._is_offered(python["name"]):
+            heads.append(python)
+        end = _broken_end(text, heads[0].end() if heads else self.at)
         is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
-        looked_at = text[begun : min(end, begun + _LOOKED_AT)]
-        if head is not None:
-            name = head["name"]
-        elif is_json and _value(text, begun)[0] is _NO_VALUE and (named := _NAME_KEY.search(looked_at)):
-            name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
-        else:
-            name = "" if is_cut and _OBJECT_PART.match(looked_at) else None
-        return name is not None and self._add(name, None, end, is_broken=True)
+        looked_at = text[self.at : min(end, self.at + _LOOKED_AT)]
+        name = heads[0]["name"] if heads else None
+        if name is None and looked_at[:1] in ("{", "[") and _value(text, self.at)[0] is _NO_VALUE:
+            named = _NAME_KEY.search(looked_at)
+            if named is not None:
+                name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
+            elif is_cut and _OBJECT_PART.match(looked_at):
+                name = ""
+        return name is not None and self._add(end, self._call(name, None, is_broken=True))
+
+    def _call(self, name: str, arguments: Any, *, is_broken: bool = False) -> _Call:
+        return _Call(
+            plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None, is_broken=is_broken
+        )
+
+    def _entries(self, name: str, at: int, entry: re.Pattern[str], close: re.Pattern[str]) -> tuple[Any, int]:
+        """Arguments one by one up to the closing tag, each of the type that the schema asks for.
+
+        None in their place once a name comes twice or one does not fit.
+        """
+        tool = self._offered.get(plain_name(name, self._offered))
+        properties = tool.schema.get("properties") if tool is not None else None
+        values: dict[str, Any] | None = {}
+        while (found := entry.match(self._text, at)) is not None:
+            fields, at = found.groupdict(), found.end()
+            raw, more = found["value"], fields.get("more") or ""
+            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
+            if fields.get("is") == "=":
+                raw = raw.removeprefix("\n").removesuffix("\n")
+            if 'string="true"' in more:
+                types = frozenset({"string"})
+            elif 'string="false"' in more:
+                types = types or frozenset({"number"})
+            word = raw.strip()
+            if types is None or "string" in types:
+                value: Any = None if types and "null" in types and word in {"null", "None"} else raw
+            else:
+                value = _WORDS[word.lower()] if word.lower() in _WORDS else _decoded(word)
+                if value is None and word.lower() not in _WORDS:
+                    values = None
+            values = {**values, found["name"]: value} if values is not None and found["name"] not in values else None
+        ended = close.match(self._text, at)
+        return (values, ended.end()) if ended else (_NO_VALUE, at)
 
 
 def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
@@ -487,17 +495,3 @@ def _decoded(text: str) -> Any:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _with(values: dict[str, Any] | None, name: str, raw: str, types: frozenset[str] | None) -> dict[str, Any] | None:
-    """`values` and one more, of the type that the schema asks for; None once a name comes twice or one does not fit."""
-    word = raw.strip()
-    if values is None or name in values:
-        return None
-    if types is None or "string" in types:
-        value: Any = None if types and "null" in types and word in {"null", "None"} else raw
-    elif word.lower() in _WORDS:
-        value = _WORDS[word.lower()]
-    elif (value := _decoded(word)) is None:
-        return None
-    return {**values, name: value}
