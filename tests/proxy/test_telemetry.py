@@ -104,7 +104,7 @@ def test_a_finished_request_is_one_event_with_its_phases_and_rates(desk: Desk) -
     active.first_content()
     desk.now += 1.5
     active.first_content()
-    active.update(make_answer(progress(1000), content()))
+    active.answer = make_answer(progress(1000), content())
     active.session.turn_done(Usage(1000, 400, 50), 900, 4096)
     desk.telemetry.finish(active, outcome=RequestOutcome.OK, stop_reason="tool_use", tool_calls=("Read",))
     event = desk.request()
@@ -120,7 +120,7 @@ def test_a_finished_request_is_one_event_with_its_phases_and_rates(desk: Desk) -
 def test_the_first_token_and_the_one_after_a_cache_hit_have_no_speed(desk: Desk) -> None:
     active = desk.begin()
     first = {"cache_n": 999, "prompt_n": 1, "prompt_ms": 1020.0, "predicted_n": 1, "predicted_ms": 0.001}
-    active.update(make_answer({**content(), "timings": first}))
+    active.answer = make_answer({**content(), "timings": first})
     assert (active.view().prefill_rate, active.view().decode_rate) == (None, None)
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     event = desk.request()
@@ -132,7 +132,7 @@ def test_the_proxy_and_the_log_give_one_request_one_decode_speed(desk: Desk, tok
     steps = tokens - 1
     timings = {"prompt_n": 100, "prompt_ms": 100.0, "predicted_n": tokens, "predicted_ms": 20.0 * steps}
     active = desk.begin()
-    active.update(make_answer({**content(), "timings": timings}))
+    active.answer = make_answer({**content(), "timings": timings})
     shown_live = active.view().decode_rate
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     logged = ServedRequest(decode_tokens=tokens, decode_ms=20.0 * steps, finished=True)
@@ -141,10 +141,10 @@ def test_the_proxy_and_the_log_give_one_request_one_decode_speed(desk: Desk, tok
 
 def test_what_retries_cost_is_added_up(desk: Desk) -> None:
     active = desk.begin()
-    active.update(make_answer(content()))
+    active.answer = make_answer(content())
     active.next_attempt()
     assert active.phase is RequestPhase.WAITING
-    active.update(make_answer(content()))
+    active.answer = make_answer(content())
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     event = desk.request()
     assert (event.prompt_tokens, event.completion_tokens, event.retries) == (2000, 100, 1)
@@ -153,7 +153,7 @@ def test_what_retries_cost_is_added_up(desk: Desk) -> None:
 
 def test_a_retry_that_nobody_answered_keeps_what_the_first_call_cost(desk: Desk) -> None:
     active = desk.begin()
-    active.update(make_answer(content()))
+    active.answer = make_answer(content())
     active.next_attempt()
     desk.telemetry.finish(active, outcome=RequestOutcome.ERROR, status=529, error_type="overloaded_error")
     event = desk.request()
@@ -177,11 +177,11 @@ def test_the_phase_follows_the_request(desk: Desk) -> None:
     active.held()
     active.sent()
     phases.append(active.phase)
-    active.update(make_answer(progress(500)))
+    active.answer = make_answer(progress(500))
     phases.append(active.phase)
     assert active.view().prompt_done == 500
     assert active.view().prefill_rate == 200.0
-    active.update(make_answer(progress(1000), content()))
+    active.answer = make_answer(progress(1000), content())
     phases.append(active.phase)
     assert active.view().decode_rate == 24.5
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
@@ -222,7 +222,7 @@ def test_a_turn_ends_in_a_context_line(desk: Desk, caplog: pytest.LogCaptureFixt
 def test_requests_are_logged_as_counts(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     active = desk.begin()
-    active.update(make_answer(content()))
+    active.answer = make_answer(content())
     desk.telemetry.finish(active, outcome=RequestOutcome.OK, stop_reason="end_turn")
     request, response = caplog.messages
     assert request.startswith("REQ: stream=")
@@ -239,7 +239,7 @@ async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCap
         ]}}]},
     )  # fmt: skip
     active = desk.begin()
-    active.update(answer)
+    active.answer = answer
     for guardrail in Guardrail:
         for action in GuardrailAction:
             desk.telemetry.note(

@@ -53,8 +53,9 @@ class Attempt(Struct):
         """The text among `held`."""
         return "".join(piece.text for piece in self.held if isinstance(piece, Text))
 
-    def split(self, at: int) -> tuple[list[Piece], str]:
-        """What is held before `at`, an offset in the held text, with all reasoning; and the text from there on."""
+    def split(self, start: int) -> tuple[list[Piece], str]:
+        """What is held before `start`, an offset in the answer's text, with all reasoning; and the text from there."""
+        at = start - (len(self.answer.text()) - len(self.held_text))
         before: list[Piece] = []
         rest = ""
         for piece in self.held:

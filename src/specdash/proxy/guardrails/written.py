@@ -46,10 +46,6 @@ class Written(Struct, frozen=True):
     calls: tuple[ToolCall, ...] = ()
     fault: ToolUseFault | None = None
 
-    def moved(self, by: int) -> Written:
-        """The same in a text that begins elsewhere."""
-        return Written(max(0, self.start + by), self.text, self.calls, self.fault)
-
 
 class _Call(Struct, frozen=True):
     """A call as it stands in the text; `arguments` is None where they are not an object, or the call is broken."""

@@ -35,7 +35,7 @@ async def handle_count(request: Request) -> Response:
 async def _count(proxy: Proxy, request: MessagesRequest) -> int:
     patience = RetryPolicy(proxy.gate)
     while True:
-        await admitted(proxy, lambda: proxy.gate.wait(proxy.settings.hold_limit))
+        await admitted(proxy)
         body = chat_body(request, await use_model(request.model, proxy.window))
         try:
             return await count(proxy.upstream, body, proxy.settings.read_timeout)

@@ -35,7 +35,7 @@ async def handle_messages(request: Request) -> Response:
         answer = None
         await turn.admitted()
         async with turn.deadline.running():
-            if turn.is_stream:
+            if turn.active.event.stream:
                 await turn.stream(writer, flush)
             else:
                 answer = json_response(await turn.message())
@@ -55,7 +55,7 @@ async def handle_messages(request: Request) -> Response:
 
     return EventStream(
         produce,
-        commit_s=settings.commit_delay if turn.is_stream else math.inf,
+        commit_s=settings.commit_delay if turn.active.event.stream else math.inf,
         ping_s=settings.ping_interval,
         idle=idle,
         failure=failure,

@@ -18,7 +18,7 @@ from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.system.text import utc_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specdash.proxy.gate import Gate
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.upstream.upstream import Upstream
 
 
@@ -259,15 +260,17 @@ class RetryPolicy:
         return True
 
 
-async def admitted(proxy: Proxy, wait: Callable[[], Awaitable[None]]) -> None:
-    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before.
+async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
+    """Return in the moment in which a request may be sent; raises `ApiError` 529 when a hold outlasts its wait.
 
     Right after a hold this waits until it is seen what is there now, and so how large its window is.
     """
     gate, window = proxy.gate, proxy.window
     while True:
         if gate.held:
-            await wait()
+            if active is not None:
+                active.held()
+            await gate.wait(proxy.settings.hold_limit)
         await window.refresh(force=gate.held or gate.unmet)
         while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
             await asyncio.sleep(_RESTARTS_AGAIN_S)
