@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specdash.proxy.guardrails.malformed import call_fault
+from specdash.proxy.guardrails.calls import call_fault
 from support.offered_tools import TOOLS, call
 
 OFFERED = {tool.name: tool for tool in TOOLS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdash.proxy.guardrails.malformed import fallback_text
+from specdash.proxy.answer.repair import fallback_text
 from specdash.proxy.settings import ProxySettings, settings_from_env
 
 THOUGHT = " <think>\nI should  read\n\tthe file.</think> <Thinking>Then</THINKING> fix it.\n"

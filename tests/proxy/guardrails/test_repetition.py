@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.repetition import RepetitionWatch
+from specdash.proxy.answer.filters import RepetitionWatch
 
 SENTENCE = "I need to check the file again. "
 

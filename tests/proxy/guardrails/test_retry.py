@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.malformed import empty_retry, malformed_retry, required_retry
+from specdash.proxy.answer.repair import empty_retry, malformed_retry, required_retry
 from specdash.proxy.settings import settings_from_env
 
 SETTINGS = settings_from_env({})

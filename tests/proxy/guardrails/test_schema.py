@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.schema import problem
+from specdash.proxy.guardrails.calls import problem
 from specdash.proxy.translate.parse import Tool
 from support.offered_tools import GREP, WRITE
 

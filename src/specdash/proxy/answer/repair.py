@@ -4,6 +4,7 @@ best use of what there is when they fail. A healthy answer passes every guardrai
 
 from __future__ import annotations
 
+import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,9 @@ from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
-from specdash.proxy.guardrails.malformed import (
-    UNREADABLE,
-    call_fault,
-    empty_retry,
-    fallback_text,
-    malformed_retry,
-    required_retry,
-)
+from specdash.proxy.guardrails.calls import UNREADABLE, ToolUseFault, call_fault
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
-from specdash.proxy.guardrails.written import ToolUseFault, Written, echoed_rules, written_at_end
+from specdash.proxy.guardrails.written import Written, echoed_rules, written_at_end
 from specdash.proxy.http.responses import ApiError, object_of, read_json
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
     from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.answer.turn import Turn
+    from specdash.proxy.settings import ProxySettings
     from specdash.proxy.upstream.upstream import UpstreamReply
 
 _LARGEST_ANSWER = 64 << 20
@@ -338,3 +333,60 @@ def _completed(turn: Turn, attempt: Attempt) -> Iterator[Piece]:
             turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED)
             raise ApiError(502, f"the model's call of {call.name} is broken: its arguments are not a JSON object")
     yield from _added(call for call in attempt.calls if call.id not in given)
+
+
+# The upstream body of a second try. The messages stay as they are, so that the upstream's prompt cache holds.
+
+LATER_TEMPERATURE = 0.5
+"""Least temperature where the same sampling has already failed: it would only fail again."""
+
+
+def malformed_retry(chat: dict[str, Any], settings: ProxySettings, attempt: int) -> dict[str, Any]:
+    """A retry of a malformed tool turn: a call is required, sampled soberly and short. `attempt` counts from 1."""
+    body = required_retry(chat)
+    temperature = settings.malformed_tool_retry_temperature
+    body["temperature"] = temperature if attempt <= 1 else max(temperature, LATER_TEMPERATURE)
+    cap = settings.malformed_tool_retry_max_tokens
+    if cap:
+        current = body.get("max_tokens")
+        body["max_tokens"] = min(current, cap) if isinstance(current, int) else cap
+    return body
+
+
+def required_retry(chat: dict[str, Any]) -> dict[str, Any]:
+    """A retry that must call a tool. A choice of none, or of one tool by name, stands."""
+    body = dict(chat)
+    if body.get("tools") and not isinstance(body.get("tool_choice"), dict) and body.get("tool_choice") != "none":
+        body["tool_choice"] = "required"
+    return body
+
+
+def empty_retry(chat: dict[str, Any], reasoning_only: bool) -> dict[str, Any]:
+    """A retry of a turn that showed nothing: without thinking when it did nothing else, and never greedy."""
+    body = dict(chat)
+    if reasoning_only:
+        kwargs = body.get("chat_template_kwargs")
+        body["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
+    temperature = body.get("temperature")
+    if isinstance(temperature, int | float) and temperature < LATER_TEMPERATURE:
+        body["temperature"] = LATER_TEMPERATURE
+    return body
+
+
+# What a turn of nothing but reasoning shows instead of nothing.
+
+_TAGS = re.compile(r"</?think(?:ing)?>", re.IGNORECASE)
+
+
+def fallback_text(thinking: str, settings: ProxySettings) -> str:
+    """The text for a turn whose only content is `thinking`; "" when it shall show nothing.
+
+    `sanitized` is one line without think tags, cut at `stream_reasoning_max_chars`; `visible` is the reasoning itself.
+    """
+    if settings.stream_reasoning_fallback == "visible":
+        return thinking
+    if settings.stream_reasoning_fallback != "sanitized":
+        return ""
+    line = " ".join(_TAGS.sub(" ", thinking).split())
+    longest = settings.stream_reasoning_max_chars
+    return line if len(line) <= longest else line[:longest] + "..."

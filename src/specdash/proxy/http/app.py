@@ -18,8 +18,7 @@ from specdash.proxy.answer.passthrough import handle_chat
 from specdash.proxy.gate import Gate
 from specdash.proxy.http.access import check_host, check_key, check_origin
 from specdash.proxy.http.admin import handle_hold, handle_resume, handle_state
-from specdash.proxy.http.count import handle_count
-from specdash.proxy.http.messages import handle_messages
+from specdash.proxy.http.messages import handle_count, handle_messages
 from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, error_response, shown_error
 from specdash.proxy.http.status import handle_context, handle_health, handle_metrics, handle_root
 from specdash.proxy.http.stream import ClientLeftError
