@@ -110,8 +110,9 @@ def test_thinking_keeps_its_place_among_held_text() -> None:
 def test_thinking_goes_on_when_the_text_from_a_place_on_does_not() -> None:
     out, attempt = held([Text("See\n" + HERMES), Thinking("hm"), Text("!")])
     assert out == []
-    assert attempt.split(4) == ([Text("See\n"), Thinking("hm")], HERMES + "!")
-    assert attempt.split(0) == ([Thinking("hm")], "See\n" + HERMES + "!")
+    end = len(attempt.held_text)
+    assert attempt.split(4 - end) == ([Text("See\n"), Thinking("hm")], HERMES + "!")
+    assert attempt.split(-end) == ([Thinking("hm")], "See\n" + HERMES + "!")
 
 
 _PIECES = st.sampled_from([
