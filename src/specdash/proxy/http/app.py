@@ -25,7 +25,7 @@ from specdash.proxy.http.stream import ClientLeftError
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
 from specdash.proxy.upstream.upstream import Upstream
-from specdash.proxy.upstream.window import ContextWindow, handle_list, handle_one
+from specdash.proxy.upstream.window import ContextWindow, handle_models
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -76,8 +76,8 @@ ROUTES = [
     *(Route(path, handle_chat, methods=["POST"]) for path in OPENAI_PATHS),
     *(Route(f"{prefix}/v1/messages", handle_messages, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/messages/count_tokens", handle_count, methods=["POST"]) for prefix in _BOTH),
-    *(Route(f"{prefix}/v1/models", handle_list) for prefix in _BOTH),
-    *(Route(f"{prefix}/v1/models/{{model:path}}", handle_one) for prefix in _BOTH),
+    *(Route(f"{prefix}/v1/models", handle_models) for prefix in _BOTH),
+    *(Route(f"{prefix}/v1/models/{{model:path}}", handle_models) for prefix in _BOTH),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import SessionStore
     from specdash.proxy.telemetry import Histogram
+
+    Samples = float | Iterable[tuple[tuple[str, ...], float]]
 
 _HEALTH = {UpstreamStatus.OK: "ok", UpstreamStatus.LOADING: "loading"}
 
@@ -200,18 +203,16 @@ class _Figures(Collector):
         yield _histogram("request_duration_seconds", "Time from a request's arrival to its end.", tally.duration)
 
 
-def _gauge(name: str, help_: str, samples: float | Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
-    metric = GaugeMetricFamily(_PREFIX + name, help_, labels=labels)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, help_: str, samples: Samples, *labels: str
+) -> Metric:
+    metric = kind(_PREFIX + name, help_, labels=labels)
     for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
         metric.add_metric(values, value)
     return metric
 
 
-def _counter(name: str, help_: str, samples: float | Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
-    metric = CounterMetricFamily(_PREFIX + name, help_, labels=labels)
-    for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
-        metric.add_metric(values, value)
-    return metric
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
 
 
 def _histogram(name: str, help_: str, values: Histogram) -> Metric:

@@ -190,41 +190,30 @@ def find_model(requested: str, models: tuple[str, ...]) -> str | None:
     return next((name for name in (requested, _VARIANT.sub("", requested)) if name in models), None)
 
 
-async def handle_list(request: Request) -> Response:
-    """GET /v1/models, in the words of both APIs."""
+async def handle_models(request: Request) -> Response:
+    """GET /v1/models, in the words of both APIs, and GET /v1/models/{id}."""
     proxy: Proxy = request.app.state.proxy
     await proxy.window.refresh()
-    rows = _models_rows(proxy.window.models, proxy.started)
-    ends = {"first_id": rows[0]["id"] if rows else None, "last_id": rows[-1]["id"] if rows else None}
-    return json_response({"object": "list", "data": rows, "has_more": False, **ends})
-
-
-async def handle_one(request: Request) -> Response:
-    """GET /v1/models/{id}."""
-    proxy: Proxy = request.app.state.proxy
-    await proxy.window.refresh()
-    requested = request.path_params["model"]
-    models = proxy.window.models
-    model = find_model(requested, models)
-    if model is None:
-        raise ApiError(404, f"model: {requested[:200]}")
-    return json_response(_models_rows(models, proxy.started)[models.index(model)])
-
-
-def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]]:
-    moment = utc_timestamp(int(created))
-    return [
-        {
+    rows = {
+        model: {
             "type": "model",
             "id": model,
             "display_name": display_name(model),
-            "created_at": moment,
+            "created_at": utc_timestamp(int(proxy.started)),
             "object": "model",
-            "created": int(created),
+            "created": int(proxy.started),
             "owned_by": "llama.cpp",
         }
-        for model in models
-    ]
+        for model in proxy.window.models
+    }
+    requested = request.path_params.get("model")
+    if requested is None:
+        ends = {"first_id": next(iter(rows), None), "last_id": next(reversed(rows), None)}
+        return json_response({"object": "list", "data": list(rows.values()), "has_more": False, **ends})
+    model = find_model(requested, proxy.window.models)
+    if model is None:
+        raise ApiError(404, f"model: {requested[:200]}")
+    return json_response(rows[model])
 
 
 # Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
