@@ -67,12 +67,6 @@ async def test_what_the_upstream_cannot_count_is_an_error(routes: dict[str, Beha
         assert (answer.status_code, answer.json()["type"]) == (status, "error")
 
 
-async def test_an_unreachable_upstream_says_to_come_back() -> None:
-    async with running_proxy(settings_for(f"http://127.0.0.1:{free_port()}")) as proxy:
-        answer = await proxy.post(PATH, BODY)
-        assert (answer.status_code, answer.headers["retry-after"]) == (529, "2")
-
-
 @pytest.fixture(scope="module")
 def engine_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = free_port()

@@ -171,14 +171,6 @@ async def test_patience_with_an_upstream_that_stays_away_ends(
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
-async def test_without_a_hold_nobody_waits_for_an_upstream_that_is_not_there(path: str, body: dict[str, Any]) -> None:
-    async with proxied() as (proxy, behave, _):
-        behave.trouble = loading()
-        answer = await proxy.post(path, body)
-        assert answer.status_code == (503 if path == CHAT else 529)
-
-
-@pytest.mark.parametrize(("path", "body"), WAYS)
 async def test_a_request_that_kills_the_upstream_is_repeated_only_once(path: str, body: dict[str, Any]) -> None:
     async with proxied(PROXY_COMMIT_DELAY="30") as (proxy, behave, _):
         await proxy.post("/admin/hold")

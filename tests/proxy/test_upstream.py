@@ -1,4 +1,4 @@
-"""Connections to the upstream: kept, replaced, bounded, and closed at once."""
+"""Connections to the upstream: kept, replaced, bounded, closed at once; and what its errors mean."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from specdash.proxy.http.responses import ApiError
-from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError
+from specdash.proxy.http.responses import ApiError, PromptTooLongError
+from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError, api_error, stream_error
 from support.fault_server import free_port, full_backlog, says, writes
 from support.proxy_app import settings_for
 from support.scripted_server import Call, ScriptedServer
@@ -92,17 +94,6 @@ class TestPool:
             assert await whole(upstream) == b"{}"
             assert (len(server.calls), server.connections) == (7, 4)
 
-    async def test_a_connection_that_the_server_has_closed_is_not_used(self) -> None:
-        async def answers_once(call: Call) -> None:
-            await call.answer()
-            call.hang_up()
-
-        async with connected(answers_once) as (upstream, server):
-            await whole(upstream)
-            await until_async(lambda: server.open == 0)
-            await whole(upstream)
-            assert [call.ordinal for call in server.calls] == [0, 0]
-
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
             if call.ordinal == 0:
@@ -116,12 +107,6 @@ class TestPool:
             with pytest.raises(UpstreamBrokenError):
                 await upstream.open(b"{}")
             assert len(server.calls) == 2
-
-    async def test_a_new_connection_that_dies_unanswered_is_an_error(self) -> None:
-        async with connected(writes(b"")) as (upstream, server):
-            with pytest.raises(UpstreamBrokenError, match="without an answer"):
-                await upstream.open(b"{}")
-            assert len(server.calls) == 1
 
     async def test_more_requests_than_connections_wait_their_turn(self) -> None:
         running = most = 0
@@ -151,7 +136,7 @@ class TestFailures:
             await upstream.open(b"{}")
         await upstream.close()
         error = caught.value
-        assert (error.status, error.type, error.retry_after) == (529, "overloaded_error", 2)
+        assert (error.status, error.type, error.headers) == (529, "overloaded_error", {"retry-after": "2"})
         assert error.message == "the upstream cannot be reached: connection refused"
         assert caplog.messages == [f"http://127.0.0.1:{port}: {error.message}"]
 
@@ -273,3 +258,75 @@ class TestQuestions:
             with pytest.raises(ApiError) as caught:
                 await upstream.get_json("/props", 0.05)
             assert caught.value.status == 504
+
+
+def said(message: str, **more: object) -> bytes:
+    return json.dumps({"error": {"message": message, **more}}).encode()
+
+
+class TestPromptTooLong:
+    def test_llama_cpp_names_both_numbers(self) -> None:
+        message = "request (36014 tokens) exceeds the available context size (4096 tokens), try increasing it"
+        body = said(message, code=400, type="exceed_context_size_error", n_prompt_tokens=36014, n_ctx=4096)
+        error = api_error(400, body)
+        assert isinstance(error, PromptTooLongError)
+        assert error.message == "prompt is too long: 36014 tokens > 4096 maximum"
+        assert (error.status, error.type) == (400, "invalid_request_error")
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "the request exceeds the available context size. try increasing the context size or enable context shift",
+            "input (5000 tokens) is larger than the max context size (4096 tokens). skipping",
+            "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        ],
+    )
+    @pytest.mark.parametrize("status", [400, 500])
+    def test_without_its_numbers_the_wording_that_clients_compact_on_remains(self, message: str, status: int) -> None:
+        error = api_error(status, said(message))
+        assert (error.status, error.message) == (400, f"prompt is too long: {message}")
+
+
+class TestStatus:
+    @pytest.mark.parametrize(
+        ("code", "status"), [(503, 529), (400, 400), ("server_error", 500), (None, 500), (12, 500)]
+    )
+    def test_an_error_inside_a_stream_has_its_code_for_a_status(self, code: object, status: int) -> None:
+        assert stream_error({"code": code, "message": "x"}).status == status
+
+    @pytest.mark.parametrize(
+        ("status", "body", "expected", "kind"),
+        [
+            (503, said("Loading model", code=503, type="unavailable_error"), 529, "overloaded_error"),
+            (503, b"", 529, "overloaded_error"),
+            (401, said("Invalid API Key", type="authentication_error"), 502, "api_error"),
+            (403, b"{}", 502, "api_error"),
+            (404, said("File Not Found", type="not_found_error"), 502, "api_error"),
+            (429, said("slow down"), 429, "rate_limit_error"),
+            (413, b"", 413, "request_too_large"),
+            (400, said("'messages' is required"), 400, "invalid_request_error"),
+            (422, said("bad"), 400, "invalid_request_error"),
+            (500, said("image input is not supported - hint: you may need to provide the mmproj"), 400, None),
+            (500, said("Value is not callable: null at row 1, jinja template"), 400, None),
+            (500, said("something broke"), 500, "api_error"),
+            (502, b"<html><body><h1>502 Bad Gateway</h1></body></html>", 500, "api_error"),
+            (301, b"", 502, "api_error"),
+        ],
+    )
+    def test_maps_to_what_clients_act_on(self, status: int, body: bytes, expected: int, kind: str | None) -> None:
+        error = api_error(status, body)
+        assert error.status == expected
+        assert kind is None or error.type == kind
+
+    def test_a_refused_key_is_the_operators_and_trying_again_does_not_help(self) -> None:
+        error = api_error(401, said("Invalid API Key"))
+        assert "PROXY_UPSTREAM_API_KEY" in error.message
+        assert error.headers == {"x-should-retry": "false"}
+
+
+@given(st.integers(300, 599), st.one_of(st.binary(max_size=200), st.text(max_size=50).map(str.encode)))
+def test_any_body_is_an_error_with_words(status: int, body: bytes) -> None:
+    error = api_error(status, body)
+    assert isinstance(error, ApiError)
+    assert error.status >= 400
+    assert error.message

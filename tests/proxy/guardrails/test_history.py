@@ -1,26 +1,43 @@
+"""A history and its size: what pruning and the contamination breaker cut, and how tokens are estimated."""
+
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
+import msgspec.structs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails.history import (
+    LEAST_CAP,
     MARKER_TOKENS,
+    MESSAGE_TOKENS,
+    RESET_MARKER,
+    HistoryCut,
+    cut_back,
+    max_tokens,
+    message_tokens,
+    overhead_tokens,
     prune,
     request_tokens,
+    text_tokens,
 )
-from specdash.proxy.settings import settings_from_env
-from specdash.proxy.translate.parse import Message
+from specdash.proxy.settings import ProxySettings, settings_from_env
+from specdash.proxy.translate.parse import Message, Tool
+from specdash.proxy.translate.translate import chat_body
 from support.histories import (
     are_pairs_whole,
     assistant,
+    calling,
     do_roles_alternate,
     growing,
     request,
     system,
+    text,
     tool_turn,
     tools,
     user,
@@ -171,3 +188,160 @@ def test_a_prefilled_answer_stays_with_the_question() -> None:
     made, removed = pruned(messages, 16_000)
     assert removed == pruned(messages[:-1], 16_000)[1] > 0
     assert made.messages[-3:] == tuple(messages[-3:])
+
+
+STREAK = SETTINGS.session_contamination_threshold
+
+
+def history(turns: int) -> list[Message]:
+    return [user("the task"), *(m for t in range(turns) for m in tool_turn(t, "Read", {"path": f"/{t}"}, f"r{t}"))]
+
+
+@given(growing(most=16), st.integers(2, 12))
+def test_pairs_stay_whole_and_enough_is_kept(grown: list[list[Message]], keep: int) -> None:
+    settings = settings_from_env({"PROXY_SESSION_CONTAMINATION_KEEP_LAST": str(keep)})
+    messages = grown[-1]
+    made, cut, note = cut_back(request(messages), STREAK, None, settings)
+    assert are_pairs_whole(made.messages)
+    assert do_roles_alternate(made.messages)
+    assert (cut is None) == (note is None) == (made.messages == tuple(messages))
+    if cut is not None:
+        assert made.messages[0].content[: len(messages[0].content)] == messages[0].content
+        assert made.messages[-keep:] == tuple(messages[-keep:])
+        assert len(made.messages) <= len(messages)
+
+
+@given(growing(least=6, most=16))
+def test_a_cut_is_made_again_at_the_same_message_until_it_moves_forward(grown: list[list[Message]]) -> None:
+    cut: HistoryCut | None = None
+    before: tuple[Message, ...] = ()
+    for turn, messages in enumerate(grown):
+        last = cut
+        made, cut, note = cut_back(request(messages), STREAK if turn in {5, 11} else 0, cut, SETTINGS)
+        if last is not None:
+            assert cut is not None
+            assert cut.index >= last.index
+            assert (note is not None) == (cut != last)
+            if note is None:
+                assert made.messages[: len(before)] == before
+        before = made.messages
+
+
+@pytest.mark.parametrize(("keep", "index"), [(8, 33), (9, 31), (10, 31)])
+def test_the_first_message_says_so_and_the_note_counts(keep: int, index: int) -> None:
+    given_request = request(history(20))
+    settings = settings_from_env({"PROXY_SESSION_CONTAMINATION_KEEP_LAST": str(keep)})
+    made, cut, note = cut_back(given_request, 4, None, settings)
+    assert made.messages[0].content[-1] == {"type": "text", "text": RESET_MARKER}
+    assert made.messages[1:] == given_request.messages[index:]
+    assert cut is not None
+    assert cut.index == index
+    assert note is not None
+    assert (note.guardrail, note.action) == (Guardrail.CONTAMINATION, GuardrailAction.APPLIED)
+    assert note.facts == {"streak": 4, "removed": index - 1, "kept": 42 - index}
+
+
+def test_below_the_threshold_nothing_is_cut() -> None:
+    given_request = request(history(20))
+    made, cut, note = cut_back(given_request, STREAK - 1, None, SETTINGS)
+    assert made is given_request
+    assert cut is None
+    assert note is None
+
+
+def test_a_cut_is_forgotten_when_the_client_rewrote_its_history() -> None:
+    _, cut, _ = cut_back(request(history(20)), STREAK, None, SETTINGS)
+    compacted = request([user("summary"), *history(30)[5:]])
+    made, forgotten, note = cut_back(compacted, 0, cut, SETTINGS)
+    assert made is compacted
+    assert forgotten is None
+    assert note is None
+    shorter = request(history(3))
+    assert cut_back(shorter, 0, cut, SETTINGS) == (shorter, None, None)
+
+
+FLOOR = settings_from_env({"PROXY_MAX_TOKENS_FLOOR": "16384"})
+DEFAULT = settings_from_env({})
+
+
+def sent(
+    requested: int,
+    *,
+    prompt: int = 0,
+    window: int | None = None,
+    with_tools: bool = False,
+    settings: ProxySettings = DEFAULT,
+) -> int:
+    asked = request([user("hi")], max_tokens=requested, tools=tools("Read") if with_tools else ())
+    found, note = max_tokens(asked, prompt, window, settings)
+    assert (note is None) == (found == requested)
+    if note is not None:
+        assert (note.guardrail, note.action) == (Guardrail.MAX_TOKENS, GuardrailAction.APPLIED)
+        assert note.facts == {"requested": requested, "sent": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("requested", "with_tools", "expected"),
+    [
+        (1, False, 1),
+        (512, False, 512),
+        (513, False, 16384),
+        (1, True, 1),
+        (64, True, 64),
+        (65, True, 16384),
+        (4096, True, 16384),
+        (32_000, True, 32_000),
+    ],
+)
+def test_the_floor_lifts_all_but_tiny_probes(requested: int, with_tools: bool, expected: int) -> None:
+    assert sent(requested, with_tools=with_tools, settings=FLOOR) == expected
+
+
+@pytest.mark.parametrize(
+    ("requested", "prompt", "window", "expected"),
+    [
+        (32_000, 10_000, 100_000, 32_000),
+        (32_000, 80_000, 100_000, 18_000),
+        (32_000, 8_000, 10_000, 1744),
+        (32_000, 99_000, 100_000, LEAST_CAP),
+        (32_000, 200_000, 100_000, LEAST_CAP),
+        (500, 99_900, 100_000, 500),
+        (32_000, 80_000, None, 32_000),
+        (32_000, 80_000, 0, 32_000),
+    ],
+)
+def test_the_cap_is_what_the_window_has_left(requested: int, prompt: int, window: int | None, expected: int) -> None:
+    assert sent(requested, prompt=prompt, window=window) == expected
+
+
+@given(st.text())
+@example("文件" * 10)
+def test_a_text_counts_by_its_bytes(words: str) -> None:
+    size = len(words.encode())
+    assert size / 3.5 <= text_tokens(words) < size / 3.5 + 1
+
+
+def test_a_call_counts_its_name_and_arguments() -> None:
+    arguments = {"path": "/" + "p" * 700}
+    counted = message_tokens(calling(0, ("Read", arguments)))
+    assert counted >= len(msgspec.json.encode(arguments)) / 3.5
+    assert counted < len(msgspec.json.encode(arguments)) / 3.5 + 20
+
+
+def test_system_and_tools_are_the_overhead() -> None:
+    bare = request([user("hi")])
+    assert overhead_tokens(bare) == 0
+    offered = msgspec.structs.replace(bare, tools=(Tool("Read", "d" * 350, {"type": "object"}),))
+    assert overhead_tokens(offered) == MESSAGE_TOKENS + text_tokens("Read") + 100 + text_tokens('{"type":"object"}')
+    told = msgspec.structs.replace(bare, system=(text("s" * 350),))
+    assert overhead_tokens(told) == 100 + MESSAGE_TOKENS
+
+
+@given(growing())
+def test_the_estimate_follows_what_is_sent(history: list[list[Message]]) -> None:
+    messages = history[-1]
+    sent = len(msgspec.json.encode(chat_body(request(messages), "m")["messages"]))
+    estimated = request_tokens(request(messages)) * 3.5
+    blocks = sum(len(message.content) for message in messages)
+    assert sent - 130 * blocks < estimated < sent + 60 * blocks
