@@ -7,7 +7,6 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,33 +110,6 @@ def test_any_cuts_of_any_answer_make_no_difference(
     whole = translated([body], **way)
     checked(whole)
     assert translated([body[a:b] for a, b in itertools.pairwise(marks)], **way) == whole
-
-
-NAMES = st.sampled_from([
-    "id", "choices", "delta", "message", "content", "reasoning_content", "reasoning", "tool_calls", "index", "function",
-    "name", "arguments", "finish_reason", "stop_reason", "usage", "prompt_tokens", "prompt_tokens_details", "timings",
-    "cache_n", "predicted_n", "prompt_progress", "total", "error", "type", "text",
-])  # fmt: skip
-LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
-ANYTHING = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5))
-CALL = st.fixed_dictionaries({}, optional={"index": ANYTHING, "id": ANYTHING, "function": ANYTHING})
-DELTA = st.fixed_dictionaries({}, optional={"content": ANYTHING, "tool_calls": ANYTHING | st.lists(CALL, max_size=3)})
-CHOICE = st.fixed_dictionaries({}, optional={"delta": DELTA, "message": DELTA, "finish_reason": ANYTHING})
-CHUNK = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": ANYTHING,
-        "choices": ANYTHING | st.lists(CHOICE, max_size=2),
-        "usage": ANYTHING,
-        "timings": ANYTHING,
-    },
-)
-
-
-@pytest.mark.slow
-@given(st.lists(CHUNK | ANYTHING, max_size=8), st.sampled_from(WAYS))
-def test_no_chunk_however_odd_breaks_the_stream(chunks: list[Any], way: dict[str, Any]) -> None:
-    checked(translated([sse(chunks)], **way))
 
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from([b"data: ", b"\n\n", b"\r", b"error: {}", b"{"]), max_size=20))

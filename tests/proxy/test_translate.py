@@ -53,115 +53,129 @@ def result(call: str, content: Any = "ok", **fields: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": call, "content": content, **fields}
 
 
-class TestConversation:
-    def test_system_texts_become_the_first_message(self) -> None:
-        found = rendered(user("hi"), system=[text("one"), text(""), text("two")])
-        assert found == [{"role": "system", "content": "one\n\ntwo"}, {"role": "user", "content": "hi"}]
-
-    @pytest.mark.parametrize("system", [None, "", [], [text("")]])
-    def test_without_system_text_there_is_no_system_message(self, system: Any) -> None:
-        assert rendered(user("hi"), system=system) == [{"role": "user", "content": "hi"}]
-
-    def test_an_instruction_in_mid_conversation_stays_in_its_place(self) -> None:
-        found = rendered(user("hi"), assistant("yes"), {"role": "system", "content": "Be brief."}, user("more"))
-        reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
-        assert found[2:] == [{"role": "user", "content": f"{reminder}\n\nmore"}]
-
-    def test_an_instruction_between_a_call_and_its_result_comes_after_the_result(self) -> None:
-        found = rendered(
-            user("hi"), assistant(CALL), {"role": "system", "content": "Hurry."}, user(result("toolu_1"), text("go"))
-        )
-        assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "user"]
-        assert found[3]["content"] == "<system-reminder>\nHurry.\n</system-reminder>\n\ngo"
-
-    def test_assistant_turns_in_a_row_are_one_message(self) -> None:
-        found = rendered(user("q"), assistant("a"), assistant(text("b"), CALL), user(result("toolu_1")))
-        assert found[1]["content"] == "a\n\nb"
-        assert [call["id"] for call in found[1]["tool_calls"]] == ["toolu_1"]
-
-    def test_parallel_calls_are_one_message_and_their_results_follow_in_order_then_the_users_words(self) -> None:
-        found = rendered(
-            user("q"),
-            assistant(text("Reading."), CALL, OTHER_CALL),
-            user(text("first"), result("toolu_2", "two"), text("second"), result("toolu_1", "one")),
-        )
-        assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "tool", "user"]
-        assert [(entry["tool_call_id"], entry["content"]) for entry in found[2:4]] == [
-            ("toolu_2", "two"),
-            ("toolu_1", "one"),
-        ]
-        assert found[4]["content"] == "first\n\nsecond"
-
-    def test_thinking_becomes_reasoning_and_redacted_thinking_nothing(self) -> None:
-        thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
-        found = rendered(
-            user("q"), assistant(thinking, {"type": "redacted_thinking", "data": "x"}, text("a")), user("b")
-        )
-        assert found[1] == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
-
-    def test_a_result_whose_call_is_gone_is_told_as_text(self) -> None:
-        found = rendered(user(result("toolu_9", "out"), text("go on")))
-        assert found == [{"role": "user", "content": "Result of an earlier tool call:\n\nout\n\ngo on"}]
-
-    def test_an_unanswered_last_call_gets_an_empty_result(self) -> None:
-        found = rendered(user("q"), assistant(CALL))
-        assert found[2] == {"role": "tool", "tool_call_id": "toolu_1", "content": ""}
-
-    def test_a_turn_of_unknown_blocks_keeps_the_sides_alternating(self) -> None:
-        found = rendered(user("a"), assistant({"type": "of_the_future"}), user("b"))
-        assert [(entry["role"], entry["content"]) for entry in found] == [
-            ("user", "a"),
-            ("assistant", ""),
-            ("user", "b"),
-        ]
+SYSTEM = {"role": "system", "content": "Be brief."}
+REMINDER = "<system-reminder>\nBe brief.\n</system-reminder>"
+HM = {"type": "thinking", "thinking": "hm", "signature": "s"}
+ADDRESS = "https://example.org/a.png"
+BY_URL = {"type": "image", "source": {"type": "url", "url": ADDRESS}}
+Q = {"role": "user", "content": "q"}
 
 
-class TestContent:
-    def test_images_stay_between_the_texts_around_them(self) -> None:
-        by_url = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
-        found = rendered(user(text("a"), text("b"), IMAGE, text("c"), by_url))
-        assert found[0]["content"] == [
-            {"type": "text", "text": "a\n\nb"},
-            IMAGE_PART,
-            {"type": "text", "text": "c"},
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        ]
+def made(*names: str) -> list[dict[str, Any]]:
+    """Calls of Read as an upstream is sent them."""
+    function = {"name": "Read", "arguments": '{"path":"a"}'}
+    return [{"id": name, "type": "function", "function": function} for name in names]
 
-    def test_images_inside_tool_results_stay_there(self) -> None:
-        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", [text("shot"), IMAGE])))
-        assert found[2]["content"] == [{"type": "text", "text": "shot"}, IMAGE_PART]
 
-    def test_an_uploaded_image_is_said_to_be_unreadable(self) -> None:
-        found = rendered(user({"type": "image", "source": {"type": "file", "file_id": "f"}}))
-        assert "cannot be read here" in found[0]["content"]
+def tool(call: str, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": content}
 
-    @pytest.mark.parametrize(
-        ("content", "wanted"),
+
+RENDERED: dict[str, tuple[list[Any], list[dict[str, Any]]]] = {
+    "an instruction in mid-conversation stays in its place": (
+        [Q, assistant("yes"), SYSTEM, user("more")],
+        [Q, {"role": "assistant", "content": "yes"}, user(f"{REMINDER}\n\nmore")],
+    ),
+    "an instruction between a call and its result comes after the result": (
+        [Q, assistant(CALL), SYSTEM, user(result("toolu_1"), text("go"))],
         [
-            ("no such file", "Error: no such file"),
-            ("Error: no such file", "Error: no such file"),
-            ("error reading", "error reading"),
-            ("<tool_use_error>bad</tool_use_error>", "<tool_use_error>bad</tool_use_error>"),
-            ("", "Error"),
-            (None, "Error"),
-            ([], "Error"),
-            ([text("a"), text("b")], "Error: a\n\nb"),
+            Q,
+            {"role": "assistant", "content": None, "tool_calls": made("toolu_1")},
+            tool("toolu_1", "ok"),
+            user(f"{REMINDER}\n\ngo"),
         ],
-    )
-    def test_a_failed_tool_says_so_once(self, content: Any, wanted: str) -> None:
-        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", content, is_error=True)))
-        assert found[2]["content"] == wanted
-
-    @pytest.mark.parametrize(
-        ("block", "wanted"),
+    ),
+    "assistant turns in a row are one message, parallel calls too; results keep the client's order, words follow": (
         [
-            ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}, "plain"),
-            ({"type": "document", "source": {"type": "base64"}}, "[document: it cannot be read here]"),
-            ({"type": "search_result", "source": "s"}, "[search_result: it cannot be read here]"),
+            Q,
+            assistant("Reading."),
+            assistant(CALL, OTHER_CALL),
+            user(text("a"), result("toolu_2", "two"), text("b"), result("toolu_1", "one")),
         ],
-    )
-    def test_a_document_is_its_plain_text_or_said_to_be_unreadable(self, block: Any, wanted: str) -> None:
-        assert rendered(user(block))[0]["content"] == wanted
+        [
+            Q,
+            {"role": "assistant", "content": "Reading.", "tool_calls": made("toolu_1", "toolu_2")},
+            tool("toolu_2", "two"),
+            tool("toolu_1", "one"),
+            user("a\n\nb"),
+        ],
+    ),
+    "thinking becomes reasoning and redacted thinking nothing": (
+        [Q, assistant(HM, {"type": "redacted_thinking", "data": "x"}, text("a")), user("b")],
+        [Q, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, user("b")],
+    ),
+    "a result whose call is gone becomes text": (
+        [user(result("toolu_9", "out"), text("go on"))],
+        [user("Result of an earlier tool call:\n\nout\n\ngo on")],
+    ),
+    "an unanswered last call gets an empty result": (
+        [Q, assistant(CALL)],
+        [Q, {"role": "assistant", "content": None, "tool_calls": made("toolu_1")}, tool("toolu_1", "")],
+    ),
+    "a turn of unknown blocks keeps the sides alternating": (
+        [Q, assistant({"type": "of_the_future"}), user("b")],
+        [Q, {"role": "assistant", "content": ""}, user("b")],
+    ),
+    "images stay between the texts around them": (
+        [user(text("a"), text("b"), IMAGE, text("c"), BY_URL)],
+        [
+            user(
+                text("a\n\nb"),
+                IMAGE_PART,
+                text("c"),
+                {"type": "image_url", "image_url": {"url": BY_URL["source"]["url"]}},
+            )
+        ],  # type: ignore[index]
+    ),
+    "images inside tool results stay there": (
+        [Q, assistant(CALL), user(result("toolu_1", [text("shot"), IMAGE]))],
+        [
+            Q,
+            {"role": "assistant", "content": None, "tool_calls": made("toolu_1")},
+            tool("toolu_1", [text("shot"), IMAGE_PART]),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("messages", "wanted"), RENDERED.values(), ids=RENDERED)
+def test_a_conversation_becomes_chat_messages(messages: list[Any], wanted: list[Any]) -> None:
+    assert rendered(*messages) == wanted
+
+
+@pytest.mark.parametrize("system", [None, "", [], [text("")], [text("one"), text(""), text("two")]])
+def test_system_texts_become_the_first_message(system: Any) -> None:
+    first = [{"role": "system", "content": "one\n\ntwo"}] if system and len(system) > 1 else []
+    assert rendered(Q, system=system) == [*first, Q]
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("no such file", "Error: no such file"),
+        ("error reading", "error reading"),
+        ("<tool_use_error>bad</tool_use_error>", "<tool_use_error>bad</tool_use_error>"),
+        ("", "Error"),
+        (None, "Error"),
+        ([text("a"), text("b")], "Error: a\n\nb"),
+    ],
+)
+def test_a_failed_tool_says_so_once(content: Any, wanted: str) -> None:
+    found = rendered(Q, assistant(CALL), user(result("toolu_1", content, is_error=True)))
+    assert found[2]["content"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("block", "wanted"),
+    [
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}, "plain"),
+        ({"type": "document", "source": {"type": "base64"}}, "[document: it cannot be read here]"),
+        ({"type": "search_result", "source": "s"}, "[search_result: it cannot be read here]"),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "[image: it cannot be read here]"),
+    ],
+)
+def test_a_document_is_its_plain_text_or_shown_as_unreadable(block: Any, wanted: str) -> None:
+    assert rendered(user(block))[0]["content"] == wanted
 
 
 class TestTools:

@@ -68,33 +68,24 @@ def long_history(turns: int, size: int = 1400) -> list[Message]:
 
 
 @given(growing(), WINDOWS, SCALES)
-def test_calls_keep_their_results_and_roles_alternate(history: list[list[Message]], window: int, scale: float) -> None:
-    made, _ = pruned(history[-1], window, scale)
-    assert are_pairs_whole(made.messages)
-    assert do_roles_alternate(made.messages)
-
-
-@given(growing(), WINDOWS, SCALES)
-def test_first_message_and_last_exchange_stay(history: list[list[Message]], window: int, scale: float) -> None:
+def test_a_pruned_request_is_whole_and_stays_as_it_is(history: list[list[Message]], window: int, scale: float) -> None:
+    """Calls keep their results, roles alternate, the first message and the last exchange stay."""
     messages = history[-1]
     made, removed = pruned(messages, window, scale)
+    assert are_pairs_whole(made.messages)
+    assert do_roles_alternate(made.messages)
     first, kept = messages[0], made.messages[0]
     assert (kept.role, kept.content[: len(first.content)]) == (first.role, first.content)
     last_call = max(index for index, message in enumerate(messages) if message.role == "assistant")
-    last_user = max(index for index, message in enumerate(messages) if message.role == "user")
-    assert made.messages[last_call - removed] is messages[last_call]
-    assert made.messages[last_user - removed] is messages[last_user]
-    assert [message.role for message in made.messages[last_call - removed :]] == [
-        message.role for message in messages[last_call:]
-    ]
-
-
-@given(growing(), WINDOWS, SCALES)
-def test_pruning_again_changes_nothing(history: list[list[Message]], window: int, scale: float) -> None:
-    made, _ = pruned(history[-1], window, scale)
+    assert made.messages[last_call - removed :] == tuple(messages[last_call:])
+    given_request = request(messages)
     again, note = prune(made, window, SETTINGS, scale)
     assert again is made
     assert note is None
+    untouched, note = prune(given_request, window, SETTINGS, scale)
+    assert (note is None) == (untouched is given_request)
+    if request_tokens(given_request) * scale < THRESHOLD * window:
+        assert untouched is given_request
 
 
 @given(growing(least=6, most=16), WINDOWS, SCALES)
@@ -125,17 +116,6 @@ def test_it_fits_unless_nothing_more_can_go(history: list[list[Message]], window
         return
     last_call = max(index for index, message in enumerate(messages) if message.role == "assistant")
     assert removed == last_call - head
-
-
-@given(growing(), WINDOWS, SCALES)
-def test_below_the_threshold_the_request_is_the_same_object(
-    history: list[list[Message]], window: int, scale: float
-) -> None:
-    given_request = request(history[-1])
-    made, note = prune(given_request, window, SETTINGS, scale)
-    if request_tokens(given_request) * scale < THRESHOLD * window:
-        assert made is given_request
-    assert (note is None) == (made is given_request)
 
 
 def test_the_marker_says_what_is_gone() -> None:
