@@ -72,6 +72,7 @@ class TestHostileBodies:
             b"",
             b"[" * 5000,
             b'{"a":' * 5000,
+            b'{"a":"\\ud83d","b":' + b"[" * 5000,
             b"NaN",
             b'{"model": NaN}',
             b'{"model": "\xff"}',

@@ -167,13 +167,9 @@ class BlockOrder:
         raise NotImplementedError
 
 
-_SEED = hashlib.sha256(b"specdash")
-
-
 def signature_of(thinking: str) -> str:
     """The signature of a thinking block: opaque to clients, which hand it back as it is, and a function of its text."""
-    digest = _SEED.copy()
-    digest.update(thinking.encode("utf-8", "replace"))
+    digest = hashlib.sha256(b"specdash" + thinking.encode("utf-8", "replace"))
     return base64.b64encode(digest.digest()).decode("ascii")
 
 

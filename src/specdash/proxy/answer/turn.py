@@ -135,7 +135,7 @@ def prepare(
 
 
 class Turn:
-    """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `done` or `failed` once."""
+    """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `ended`."""
 
     prepared: PreparedRequest
     """What goes upstream, under the settings of the moment in which it was admitted."""
@@ -246,19 +246,28 @@ class Turn:
             self._prompt_estimated = True
         self.usage += usage
 
-    def done(self) -> None:
-        """The client has the answer."""
-        # The last call alone: how full the context is has nothing to do with what its retries cost.
-        self.session.turn_done(self.active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
-        self._finish(RequestOutcome.OK, 200, None, self._stop_reason)
-
-    def failed(
+    def ended(
         self, outcome: RequestOutcome, status: int, error_type: str | None, error: ApiError | None = None
     ) -> None:
-        """The turn ended without a complete answer. Only the first of `done` and `failed` counts."""
-        if isinstance(error, PromptTooLongError) and not self.active.ended:
-            self.proxy.telemetry.overflow(self.active, error.tokens, error.maximum)
-        self._finish(outcome, status, error_type)
+        """The client has the answer, or the turn ended without a complete one. Only the first call counts."""
+        telemetry, active, is_done = self.proxy.telemetry, self.active, outcome is RequestOutcome.OK
+        if active.ended:
+            return
+        if isinstance(error, PromptTooLongError):
+            telemetry.overflow(active, error.tokens, error.maximum)
+        if is_done:
+            # The last call alone: how full the context is has nothing to do with what its retries cost.
+            self.session.turn_done(active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
+        telemetry.finish(
+            active,
+            outcome=outcome,
+            status=status,
+            error_type=error_type,
+            stop_reason=self._stop_reason if is_done else None,
+            usage=self.usage if self.usage.total else None,
+            prompt_estimated=self._prompt_estimated,
+            tool_calls=[call.name for call in self.given.calls.values()],
+        )
 
     @property
     def message_id(self) -> str:
@@ -286,17 +295,3 @@ class Turn:
         self._stop_text = attempt.stop_text or attempt.answer.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
-
-    def _finish(
-        self, outcome: RequestOutcome, status: int, error_type: str | None, stop_reason: str | None = None
-    ) -> None:
-        self.proxy.telemetry.finish(
-            self.active,
-            outcome=outcome,
-            status=status,
-            error_type=error_type,
-            stop_reason=stop_reason,
-            usage=self.usage if self.usage.total else None,
-            prompt_estimated=self._prompt_estimated,
-            tool_calls=[call.name for call in self.given.calls.values()],
-        )

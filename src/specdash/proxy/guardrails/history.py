@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 RECALL_CHARS = 4000
 """Longest text of a removed instruction that is kept beside the marker."""
-SHORTENED = "\n...[TRUNCATED]...\n"
-
-
-def shorten(text: str, head: int, tail: int) -> str:
-    """`head` characters from the start and `tail` from the end, with a mark between."""
-    return text[:head] + SHORTENED + text[len(text) - tail :]
 
 
 def is_boundary(messages: Sequence[Message], index: int) -> bool:
@@ -63,8 +57,9 @@ def recalled(messages: Sequence[Message], start: int, end: int) -> str:
     for index in range(end - 1, start - 1, -1):
         text = instruction_of(messages[index])
         if text:
-            kept = text if len(text) <= RECALL_CHARS else shorten(text, RECALL_CHARS * 3 // 4, RECALL_CHARS // 4)
-            return f"[The user's latest instruction among the removed messages:]\n{kept}"
+            if len(text) > RECALL_CHARS:
+                text = f"{text[: RECALL_CHARS * 3 // 4]}\n...[TRUNCATED]...\n{text[-RECALL_CHARS // 4 :]}"
+            return f"[The user's latest instruction among the removed messages:]\n{text}"
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from specdash.core.proxy_events import RequestEvent
+from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.blocks import SseWriter
 from specdash.proxy.answer.turn import Turn
 from specdash.proxy.http.responses import ApiError, client_host, json_response, object_of, read_body
@@ -46,7 +46,7 @@ async def handle_messages(request: Request) -> Response:
             else:
                 answer = json_response(await turn.message())
         await flush()
-        turn.done()
+        turn.ended(RequestOutcome.OK, 200, None)
         return answer
 
     def idle() -> bytes:
@@ -65,7 +65,7 @@ async def handle_messages(request: Request) -> Response:
         ping_s=settings.ping_interval,
         idle=idle,
         failure=failure,
-        ended=turn.failed,
+        ended=turn.ended,
     )
 
 

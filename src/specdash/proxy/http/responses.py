@@ -107,14 +107,15 @@ def read_json(data: bytes | str) -> Any:
     Raises ValueError when it is not JSON even so, or nested too deeply.
     """
     try:
-        return msgspec.json.decode(data)
+        try:
+            return msgspec.json.decode(data)
+        except ValueError:
+            text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+            if text is data and "\\ud" not in text.lower():
+                raise
+            return msgspec.json.decode(_ESCAPE.sub(lambda match: "\\ufffd" if match["lone"] else match[0], text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except ValueError:
-        text = data if isinstance(data, str) else data.decode("utf-8", "replace")
-        if text is data and "\\ud" not in text.lower():
-            raise
-        return msgspec.json.decode(_ESCAPE.sub(lambda match: "\\ufffd" if match["lone"] else match[0], text))
 
 
 def object_of(text: str) -> dict[str, Any] | None:

@@ -268,21 +268,16 @@ def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     tools, server_tools = _tools(found.tools)
     thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
     return MessagesRequest(
-        model=found.model,
         messages=tuple(messages),
         max_tokens=found.max_tokens or 1,
         system=_blocks(found.system, "system", _IN_SYSTEM) if found.system else (),
         tools=tools,
         tool_choice=_tool_choice(found.tool_choice, tools, server_tools),
-        stream=found.stream,
         stop_sequences=tuple(stop for stop in found.stop_sequences if stop.strip()),
-        temperature=found.temperature,
-        top_p=found.top_p,
-        top_k=found.top_k,
         thinking=thinking.type if thinking is not None else None,
         thinking_budget=thinking.budget_tokens if thinking is not None else None,
-        metadata=found.metadata,
         server_tools=server_tools,
+        **{name: getattr(found, name) for name in ("model", "stream", "temperature", "top_p", "top_k", "metadata")},
     )
 
 

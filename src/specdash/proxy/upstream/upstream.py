@@ -46,7 +46,8 @@ _CLIENT_MADE = re.compile(
 
 def api_error(status: int, body: bytes) -> ApiError:
     """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
-    error = _error_of(body)
+    found = (object_of(body.decode("utf-8", "replace")) or {}).get("error")
+    error = found if isinstance(found, dict) else {}
     message = error.get("message")
     message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
     if error.get("type") == "exceed_context_size_error" or _OVERFLOW.search(message):
@@ -85,11 +86,6 @@ def stream_error(error: dict[str, Any]) -> ApiError:
     return api_error(
         code if isinstance(code, int) and 400 <= code < 600 else 500, msgspec.json.encode({"error": error})
     )
-
-
-def _error_of(body: bytes) -> dict[str, Any]:
-    error = (object_of(body.decode("utf-8", "replace")) or {}).get("error")
-    return error if isinstance(error, dict) else {}
 
 
 _LOG = logging.getLogger("specdash.proxy")
