@@ -118,14 +118,7 @@ RENDERED: dict[str, tuple[list[Any], list[dict[str, Any]]]] = {
     ),
     "images stay between the texts around them": (
         [user(text("a"), text("b"), IMAGE, text("c"), BY_URL)],
-        [
-            user(
-                text("a\n\nb"),
-                IMAGE_PART,
-                text("c"),
-                {"type": "image_url", "image_url": {"url": BY_URL["source"]["url"]}},
-            )
-        ],  # type: ignore[index]
+        [user(text("a\n\nb"), IMAGE_PART, text("c"), {"type": "image_url", "image_url": {"url": ADDRESS}})],
     ),
     "images inside tool results stay there": (
         [Q, assistant(CALL), user(result("toolu_1", [text("shot"), IMAGE]))],
