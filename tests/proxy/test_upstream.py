@@ -45,7 +45,7 @@ async def endless(call: Call) -> None:
 
 
 async def whole(upstream: Upstream, body: bytes = b"{}") -> bytes:
-    async with await upstream.open(body) as reply:
+    async with upstream.open(body) as reply:
         return await reply.body(1 << 24)
 
 
@@ -65,7 +65,7 @@ class TestPool:
 
         async with connected(streams) as (upstream, server):
             for _ in range(3):
-                async with await upstream.open(b"{}") as reply:
+                async with upstream.open(b"{}") as reply:
                     assert await reply.read() == b"data: [DONE]\n\n"
                     await reply.read_to_the_end()
             assert server.connections == 1
@@ -105,7 +105,7 @@ class TestPool:
         async with connected(half_a_head) as (upstream, server):
             await whole(upstream)
             with pytest.raises(UpstreamBrokenError):
-                await upstream.open(b"{}")
+                await whole(upstream)
             assert len(server.calls) == 2
 
     async def test_more_requests_than_connections_wait_their_turn(self) -> None:
@@ -133,7 +133,7 @@ class TestFailures:
         port = free_port()
         upstream = Upstream(settings_for(f"http://user:secret@127.0.0.1:{port}"))
         with pytest.raises(ApiError) as caught:
-            await upstream.open(b"{}")
+            await whole(upstream)
         await upstream.close()
         error = caught.value
         assert (error.status, error.type, error.headers) == (529, "overloaded_error", {"retry-after": "2"})
@@ -145,14 +145,14 @@ class TestFailures:
         with full_backlog() as url:
             upstream = Upstream(settings_for(url))
             with pytest.raises(ApiError, match="no connection in time") as caught:
-                await upstream.open(b"{}")
+                await whole(upstream)
             await upstream.close()
         assert caught.value.status == 529
 
     async def test_silence_before_the_answer_is_a_timeout(self) -> None:
         async with connected(Call.hang, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
             with pytest.raises(ApiError, match=r"silent for 0\.1 s") as caught:
-                await upstream.open(b"{}")
+                await whole(upstream)
             assert (caught.value.status, caught.value.type) == (504, "timeout_error")
 
     async def test_silence_inside_the_answer_is_a_timeout_and_closes_the_connection(self) -> None:
@@ -162,7 +162,7 @@ class TestFailures:
             await call.hang()
 
         async with connected(stalls, PROXY_READ_TIMEOUT="0.1") as (upstream, server):
-            async with await upstream.open(b"{}") as reply:
+            async with upstream.open(b"{}") as reply:
                 assert await reply.read() == b"data: {}\n\n"
                 with pytest.raises(ApiError) as caught:
                     await reply.read()
@@ -188,7 +188,7 @@ class TestFailures:
     async def test_what_is_not_http_is_told(self) -> None:
         async with connected(writes(b"220 smtp ready\r\n\r\n")) as (upstream, _):
             with pytest.raises(ApiError, match="does not answer in HTTP"):
-                await upstream.open(b"{}")
+                await whole(upstream)
 
     async def test_an_error_body_of_any_size_is_read_within_bounds(self) -> None:
         async def floods(call: Call) -> None:
@@ -197,7 +197,7 @@ class TestFailures:
                 await call.chunk(b"x" * 65536)
 
         async with connected(floods) as (upstream, server):
-            async with await upstream.open(b"{}") as reply:
+            async with upstream.open(b"{}") as reply:
                 assert len((await reply.error()).message) < 1000
             await until_async(lambda: server.open == 0)
 
@@ -213,12 +213,12 @@ class TestSecrets:
 class TestAbort:
     async def test_closes_the_connection_at_once_and_only_once(self) -> None:
         async with connected(endless) as (upstream, server):
-            reply = await upstream.open(b"{}")
-            assert await reply.read()
-            reply.abort()
-            reply.abort()
-            assert await reply.read() == b""
-            await until_async(lambda: server.open == 0)
+            async with upstream.open(b"{}") as reply:
+                assert await reply.read()
+                reply.abort()
+                reply.abort()
+                assert await reply.read() == b""
+                await until_async(lambda: server.open == 0)
             assert upstream.in_flight == 0
 
     @pytest.mark.parametrize("behave", [endless, Call.hang])
@@ -233,22 +233,23 @@ class TestAbort:
 
     async def test_cancelling_a_request_that_waits_for_its_turn_frees_it(self) -> None:
         async with connected(endless, PROXY_MAX_CONNECTIONS="1") as (upstream, _):
-            async with await upstream.open(b"{}"):
-                task = asyncio.create_task(upstream.open(b"{}"))
+            async with upstream.open(b"{}"):
+                task = asyncio.create_task(whole(upstream))
                 await asyncio.sleep(0.01)
                 assert upstream.in_flight == 2
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 assert upstream.in_flight == 1
-            async with await upstream.open(b"{}") as reply:
+            async with upstream.open(b"{}") as reply:
                 assert await reply.read()
 
     async def test_drained_waits_for_what_is_running(self) -> None:
         async with connected(endless) as (upstream, _):
             assert await upstream.drained(0)
-            reply = await upstream.open(b"{}")
+            task = asyncio.create_task(whole(upstream))
+            await until_async(lambda: upstream.in_flight == 1)
             assert not await upstream.drained(0.01)
-            asyncio.get_running_loop().call_later(0.01, reply.abort)
+            asyncio.get_running_loop().call_later(0.01, task.cancel)
             assert await upstream.drained(5)
 
 

@@ -188,6 +188,7 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
     """
     ordered = sorted({stop for stop in stops if stop}, key=len)
     begins = re.compile("|".join(re.escape(mark) for mark in sorted({stop[0] for stop in ordered})) or "(?!)")
+    whole = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
     held = ""
     async for piece in source:
         if isinstance(piece, Text):
@@ -201,12 +202,12 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
         else:
             yield piece
             continue
-        at, stop = _earliest(held, ordered)
+        stop = whole.search(held)
         # A longer stop that begins before may still come.
-        if stop is not None and at <= settled:
-            attempt.is_cut, attempt.stop_text = True, stop
-            if at:
-                yield Text(held[:at])
+        if stop is not None and stop.start() <= settled:
+            attempt.is_cut, attempt.stop_text = True, stop[0]
+            if stop.start():
+                yield Text(held[: stop.start()])
             yield END
             held = ""
             continue
@@ -215,15 +216,6 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
         held = held[settled:]
         if not isinstance(piece, Text):
             yield piece
-
-
-def _earliest(text: str, stops: Sequence[str]) -> tuple[int, str | None]:
-    found: tuple[int, str | None] = (len(text), None)
-    for stop in stops:
-        at = text.find(stop, 0, found[0] + len(stop) - 1)
-        if at >= 0:
-            found = (at, stop)
-    return found
 
 
 def _settled(text: str, stops: Sequence[str]) -> int:

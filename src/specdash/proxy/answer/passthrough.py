@@ -126,7 +126,7 @@ class _Exchange:
 
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""
-        async with await self._proxy.upstream.open(self._body, PATH) as reply:
+        async with self._proxy.upstream.open(self._body, PATH) as reply:
             if not _is_stream(reply):
                 if stream.started:
                     # The head says 200 and a stream since the hold: what came instead can only be an event.
@@ -149,13 +149,13 @@ class _Exchange:
                 return rebuilt
             self._active.next_attempt()
             self._active.answer = self._answer = AnswerAssembler()
-        async with await self._proxy.upstream.open(self._body, PATH) as reply:
+        async with self._proxy.upstream.open(self._body, PATH) as reply:
             return await self._passed(reply)
 
     async def _rebuilt(self, body: bytes) -> Response | None:
         """The whole that a stream makes; None when it has to be asked for after all."""
         whole = WholeCompletion(self._answer)
-        async with await self._proxy.upstream.open(body, PATH) as reply:
+        async with self._proxy.upstream.open(body, PATH) as reply:
             if not _is_stream(reply):
                 return await self._passed(reply)
             async for _ in _reads(reply, whole.chunk):

@@ -77,7 +77,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
         answer = turn.active.answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
         turn.active.sent()
         try:
-            async with await turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
+            async with turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
                 async for chunk in (_whole if reply.content_type == "application/json" else _streamed)(reply, answer):

@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import re
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -17,7 +17,7 @@ import msgspec
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError, object_of, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from specdash.proxy.settings import ProxySettings
 
@@ -104,21 +104,15 @@ class UpstreamBrokenError(ApiError):
 
 
 class UpstreamReply:
-    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
+    """The upstream's answer as it arrives."""
 
-    def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, failure: Callable[..., ApiError]) -> None:
         self.status: int = response.status
         self.headers: Mapping[str, str] = response.headers
         self.content_type: str = response.content_type
         self._response = response
-        self._owner = owner
+        self._failure = failure
         self._open = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.abort()
 
     async def read(self) -> bytes:
         """Whatever has arrived, waiting for the first byte of it; b"" at the end.
@@ -131,12 +125,8 @@ class UpstreamReply:
             data: bytes = await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
             self.abort()
-            raise self._owner.failure(error, begun=True) from None
-        except BaseException:
-            self.abort()
-            raise
-        if not data:
-            self._finish()
+            raise self._failure(error, begun=True) from None
+        self._open = bool(data)
         return data
 
     async def body(self, limit: int) -> bytes:
@@ -162,19 +152,13 @@ class UpstreamReply:
         """Close the TCP connection now, so that the upstream stops generating. Does nothing after the end."""
         if not self._open:
             return
+        self._open = False
         connection = self._response.connection
         transport = connection.transport if connection is not None else None
         self._response.close()
         if transport is not None:
             # close() would first flush a request that is still being sent.
             transport.abort()
-        self._finish()
-
-    def _finish(self) -> None:
-        if self._open:
-            self._open = False
-            self._response.release()
-            self._owner.ended()
 
 
 class Upstream:
@@ -196,32 +180,25 @@ class Upstream:
         self._idle = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
-    async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
-        """POST a JSON body and return the answer once its head is there, of any status.
+    @contextlib.asynccontextmanager
+    async def open(self, body: bytes, path: str = CHAT_PATH) -> AsyncIterator[UpstreamReply]:
+        """POST a JSON body; the answer once its head is there, of any status. Closed behind unless read to the end.
 
         Raises `ApiError`: 529 when the server cannot be reached, 504 after `read_timeout` without an answer, 502 when
         it breaks off.
         """
-        self.in_flight += 1
-        try:
-            await self._slots.acquire()
-        except BaseException:
-            self._gone()
-            raise
-        try:
-            response = await self._send("POST", body, path)
-        except (aiohttp.ClientError, OSError) as error:
-            self.ended()
-            raise self.failure(error) from None
-        except BaseException:
-            self.ended()
-            raise
-        return UpstreamReply(response, self)
-
-    def ended(self) -> None:
-        """An answer has ended: its connection is free for the next. Only `UpstreamReply` calls this, once."""
-        self._slots.release()
-        self._gone()
+        with self._working():
+            async with self._slots:
+                try:
+                    response = await self._send("POST", body, path)
+                except (aiohttp.ClientError, OSError) as error:
+                    raise self.failure(error) from None
+                reply = UpstreamReply(response, self.failure)
+                try:
+                    yield reply
+                finally:
+                    reply.abort()
+                    response.release()
 
     async def drained(self, limit_s: float) -> bool:
         """Wait until nothing is in flight, at most `limit_s` seconds; True when nothing is."""
@@ -232,10 +209,15 @@ class Upstream:
                     await self._idle.wait()
         return not self.in_flight
 
-    def _gone(self) -> None:
-        self.in_flight -= 1
-        if not self.in_flight:
-            self._idle.set()
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
 
     async def get_json(self, path: str, limit_s: float) -> Any:
         """The JSON that GET `path` answers. Raises `ApiError` as `open`, and for an answer that is not 2xx."""
@@ -252,17 +234,13 @@ class Upstream:
 
         One with a body is a POST, and counts as in flight: it does a client's work.
         """
-        counted = body is not None
-        self.in_flight += counted
-        try:
-            async with asyncio.timeout(limit_s):
-                async with await self._send("GET" if body is None else "POST", body, path) as response:
-                    pieces = [piece async for piece in response.content.iter_any()]
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.failure(error) from None
-        finally:
-            if counted:
-                self._gone()
+        with self._working() if body is not None else contextlib.nullcontext():
+            try:
+                async with asyncio.timeout(limit_s):
+                    async with await self._send("GET" if body is None else "POST", body, path) as response:
+                        pieces = [piece async for piece in response.content.iter_any()]
+            except (aiohttp.ClientError, OSError) as error:
+                raise self.failure(error) from None
         return response.status, b"".join(pieces)
 
     async def close(self) -> None:
