@@ -10,7 +10,7 @@ import pytest
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.proxy.upstream.upstream import Upstream
-from specdash.proxy.upstream.window import ContextWindow, display_name, upstream_model
+from specdash.proxy.upstream.window import ContextWindow, display_name, use_model
 from support.clock import Clock
 from support.fault_server import free_port
 from support.proxy_app import proxied, running_proxy, settings_for
@@ -171,14 +171,6 @@ async def test_a_hanging_upstream_delays_a_request_by_two_seconds_at_most() -> N
 IDS = ["/models/Qwen3 8B.gguf", "claude-local", "org/Gemma:12b"]
 
 
-def known(*models: str) -> ContextWindow:
-    settings = settings_for("http://127.0.0.1:9")
-    window = ContextWindow(Upstream(settings), settings)
-    window.models = models
-    window.model_id = models[0] if models else None
-    return window
-
-
 @pytest.mark.parametrize(
     ("model", "shown"),
     [
@@ -204,10 +196,11 @@ def test_a_file_is_shown_by_its_name(model: str, shown: str) -> None:
         ("", "/models/Qwen3 8B.gguf"),
     ],
 )
-def test_an_id_of_the_upstream_means_that_model_and_any_other_name_the_loaded_one(
+async def test_an_id_of_the_upstream_means_that_model_and_any_other_name_the_loaded_one(
     requested: str, expected: str
 ) -> None:
-    assert upstream_model(requested, known(*IDS)) == expected
+    async with watched(models=tells({"data": [{"id": name} for name in IDS]})) as (window, _):
+        assert await use_model(requested, window) == expected
 
 
 class Router:

@@ -176,60 +176,46 @@ def signature_of(thinking: str) -> str:
 # A whole answer, kept: for clients that do not stream, and for guardrails that look before the client sees.
 
 
-class Block(Struct):
-    """One block; its `texts` join to its text or to the JSON of the `call`'s input."""
-
-    kind: str
-    texts: list[str]
-    call: ToolStart | None = None
-
-
 class MessageBuilder(BlockOrder):
     """Collects an answer; its blocks are those that `SseWriter` would stream."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: list[Block] = []
-
-    @property
-    def blocks(self) -> list[Block]:
-        """Everything so far."""
-        self.end()
-        return self._blocks
+        self._blocks: list[tuple[Piece, list[str]]] = []
+        """The piece that begins each, and its texts: they join to its text or to the JSON of its call's input."""
 
     def content(self) -> list[dict[str, Any]]:
         """Blocks of the Messages API. A tool input that is not a JSON object is `{}`."""
-        return [_content(block, "".join(block.texts)) for block in self.blocks]
+        return [_content(first, text) for first, text in self._joined()]
 
     def pieces(self) -> Iterator[Piece]:
         """The answer again, each block in one piece."""
-        for block in self.blocks:
-            joined = "".join(block.texts)
-            if block.call is not None:
-                yield block.call
-                yield Arguments(block.call.index, joined)
+        for first, text in self._joined():
+            if isinstance(first, ToolStart):
+                yield first
+                yield Arguments(first.index, text)
             else:
-                yield Text(joined) if block.kind == TEXT else Thinking(joined)
+                yield Text(text) if isinstance(first, Text) else Thinking(text)
+
+    def _joined(self) -> Iterator[tuple[Piece, str]]:
+        self.end()
+        return ((first, "".join(texts)) for first, texts in self._blocks)
 
     def _take(self, piece: Piece) -> None:
         blocks = self._blocks
-        if isinstance(piece, ToolStart):
-            blocks.append(Block(TOOL, [], piece))
-        elif isinstance(piece, Arguments):
-            blocks[-1].texts.append(piece.text)
-        elif isinstance(piece, Text | Thinking):
-            kind = TEXT if isinstance(piece, Text) else THINKING
-            if not blocks or blocks[-1].kind != kind:
-                blocks.append(Block(kind, []))
-            blocks[-1].texts.append(piece.text)
+        is_more = blocks and type(blocks[-1][0]) is type(piece) and not isinstance(piece, ToolStart)
+        if not is_more and not isinstance(piece, Arguments):
+            blocks.append((piece, []))
+        if isinstance(piece, Text | Thinking | Arguments):
+            blocks[-1][1].append(piece.text)
 
 
-def _content(block: Block, joined: str) -> dict[str, Any]:
-    if block.call is not None:
-        return {"type": TOOL, "id": block.call.id, "name": block.call.name, "input": object_of(joined) or {}}
-    if block.kind == TEXT:
-        return {"type": TEXT, "text": joined}
-    return {"type": THINKING, "thinking": joined, "signature": signature_of(joined)}
+def _content(first: Piece, text: str) -> dict[str, Any]:
+    if isinstance(first, ToolStart):
+        return {"type": TOOL, "id": first.id, "name": first.name, "input": object_of(text) or {}}
+    if isinstance(first, Text):
+        return {"type": TEXT, "text": text}
+    return {"type": THINKING, "thinking": text, "signature": signature_of(text)}
 
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'

@@ -159,28 +159,23 @@ def display_name(model: str) -> str:
     return model
 
 
-def upstream_model(requested: str, window: ContextWindow) -> str:
-    """The upstream's id for a client's model name.
+async def use_model(requested: str, window: ContextWindow) -> str:
+    """The upstream's id for a client's model name; it is noted as used.
 
     Its own id means a model; `any` of a router the resident model that was used last, else the only
     model there is; any other name (as claude-sonnet-4-5) means the model that is loaded, and is passed on as it is
     while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
     """
-    found = find_model(requested, window.models)
-    if found is None and requested == ANY and window.router:
-        best = most_recent_resident(window.resident_models())
-        if best is not None:
-            return best.id
-        names = ", ".join(router_model.id for router_model in window.router[:8])
-        raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
-    return found or window.model_id or requested
-
-
-async def use_model(requested: str, window: ContextWindow) -> str:
-    """`upstream_model`, of models that are known well enough to tell; it is noted as used."""
     # What is in memory may be another model after any request, of this proxy or of another client.
     await window.refresh(force=requested == ANY and bool(window.router))
-    model = upstream_model(requested, window)
+    model = find_model(requested, window.models)
+    if model is None and requested == ANY and window.router:
+        best = most_recent_resident(window.resident_models())
+        if best is None:
+            names = ", ".join(router_model.id for router_model in window.router[:8])
+            raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
+        model = best.id
+    model = model or window.model_id or requested
     window.note_use(model)
     return model
 
