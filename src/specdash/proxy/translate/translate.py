@@ -7,7 +7,7 @@ the prefix of a growing conversation in its cache only as long as not one token 
 from __future__ import annotations
 
 import re
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -82,11 +82,12 @@ def result_parts(block: Block) -> list[Part]:
 
 def content_of(parts: Iterable[Part]) -> str | list[dict[str, Any]]:
     """A chat message's `content`: one string, or a list of parts when there is an image."""
-    runs = [(is_text, list(run)) for is_text, run in groupby(filter(None, parts), lambda part: isinstance(part, str))]
+    runs: list[tuple[bool, list[Any]]] = [
+        (is_text, list(run)) for is_text, run in groupby(filter(None, parts), lambda part: isinstance(part, str))
+    ]
     if all(is_text for is_text, _ in runs):
         return "".join(JOINT.join(run) for _, run in runs)
-    texts = ([{"type": "text", "text": JOINT.join(run)}] if is_text else run for is_text, run in runs)
-    return list(chain.from_iterable(texts))
+    return [part for is_text, run in runs for part in ([{"type": "text", "text": JOINT.join(run)}] if is_text else run)]
 
 
 ChatMessage = dict[str, Any]
