@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
-from msgspec import Struct, field
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
@@ -135,12 +134,6 @@ class ActiveRequest:
         self.answer = None
         self.attempt += 1
 
-    def end(self) -> float:
-        """Nothing more will happen; the seconds since the arrival."""
-        self.sent()
-        self.ended = True
-        return max(0.0, self._clock() - self.arrived)
-
     @property
     def phase(self) -> RequestPhase:
         """Where the request is now."""
@@ -221,33 +214,6 @@ class Histogram:
             self.sum += value
 
 
-class TokenTally(Struct):
-    """Counts of ended requests. `sums` are of tokens and seconds, by the metric's name, over all retries."""
-
-    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By endpoint and outcome."""
-    errors: Counter[str] = field(default_factory=Counter)
-    """By error type."""
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    ttft: Histogram = field(default_factory=Histogram)
-    duration: Histogram = field(default_factory=Histogram)
-
-    def add(self, event: RequestEvent, cost: Cost) -> None:
-        """Count a finished request."""
-        self.requests[event.path, event.outcome] += 1
-        if event.outcome is RequestOutcome.ERROR:
-            self.errors[event.error_type or "unknown"] += 1
-        for name, field_name, _ in SUMS:
-            if name != "prompt_tokens" or not event.prompt_estimated:
-                self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
-        self.ttft.add(event.ttft_s)
-        self.duration.add(event.duration_s)
-
-    def count(self, outcome: RequestOutcome) -> int:
-        """Requests that ended so, over all endpoints."""
-        return sum(number for (_, how), number in self.requests.items() if how == outcome)
-
-
 LONGEST_NAME = 100
 MOST_NAMES = 50
 
@@ -255,8 +221,9 @@ MOST_NAMES = 50
 class Telemetry:
     """Written by the handlers of requests, read by /v1/context and /metrics. Nothing here fails a request.
 
-    `counters` counts guardrail actions as `guardrail:action`, `tally` everything else, since the proxy's start.
-    `started` is Unix time.
+    What is counted is counted since `started`, in Unix time: guardrail actions in `counters` as `guardrail:action`;
+    ended requests by endpoint and outcome, failed ones by error type, and `sums` of tokens and seconds over all
+    retries, by the metric's name.
     """
 
     def __init__(
@@ -270,7 +237,10 @@ class Telemetry:
     ) -> None:
         self.started = wall()
         self.counters: Counter[str] = Counter()
-        self.tally = TokenTally()
+        self.requests: Counter[tuple[str, RequestOutcome]] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.ttft, self.duration = Histogram(), Histogram()
         self.file = EventsFile(events_path(settings.events_file, env))
         self.active: list[ActiveRequest] = []
         """Requests under way, oldest first."""
@@ -335,7 +305,8 @@ class Telemetry:
         """
         if active.ended:
             return
-        duration_s = active.end()
+        active.sent()
+        active.ended = True
         session, cost = active.session, active.cost()
         self.active.remove(active)
         self._sessions.leave(session)
@@ -347,7 +318,7 @@ class Telemetry:
             status=status,
             error_type=error_type,
             stop_reason=stop_reason,
-            duration_s=round(duration_s, 4),
+            duration_s=round(max(0.0, self._clock() - active.arrived), 4),
             held_s=_rounded(active.held_s, 4),
             ttft_s=_rounded(active.ttft_s, 4),
             prefill_s=round(cost.prefill_ms / 1000, 4) if cost.prefill_ms else None,
@@ -365,7 +336,14 @@ class Telemetry:
             guardrails=tuple(active.guardrails),
             prompt_estimated=prompt_estimated or None,
         )
-        self.tally.add(event, cost)
+        self.requests[event.path, outcome] += 1
+        if outcome is RequestOutcome.ERROR:
+            self.errors[error_type or "unknown"] += 1
+        for name, field_name, _ in SUMS:
+            if name != "prompt_tokens" or not event.prompt_estimated:
+                self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
+        self.ttft.add(event.ttft_s)
+        self.duration.add(event.duration_s)
         self.file.write(to_json(event))
         facts = {
             "finish": event.stop_reason or event.outcome,

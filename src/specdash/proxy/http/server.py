@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 # Sources: sd_listen_fds(3), sd_notify(3).
 
 _FIRST_FD = 3
-_BACKLOG = 1024
 
 
 def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
