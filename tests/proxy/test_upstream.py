@@ -78,22 +78,6 @@ class TestPool:
             assert [call.raw for call in server.calls] == [b'{"a":1}', body]
             assert server.calls[0].path == "/v1/chat/completions"
 
-    async def test_kept_connections_that_died_are_replaced_without_the_client_noticing(self) -> None:
-        together = asyncio.Barrier(3)
-
-        async def dies_on_reuse(call: Call) -> None:
-            if call.raw == b"first":
-                await together.wait()
-            if call.ordinal == 0:
-                await call.answer()
-            else:
-                call.hang_up()
-
-        async with connected(dies_on_reuse) as (upstream, server):
-            await asyncio.gather(*(whole(upstream, b"first") for _ in range(3)))
-            assert await whole(upstream) == b"{}"
-            assert (len(server.calls), server.connections) == (7, 4)
-
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
             if call.ordinal == 0:
@@ -149,42 +133,6 @@ class TestFailures:
             await upstream.close()
         assert caught.value.status == 529
 
-    async def test_silence_before_the_answer_is_a_timeout(self) -> None:
-        async with connected(Call.hang, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
-            with pytest.raises(ApiError, match=r"silent for 0\.1 s") as caught:
-                await whole(upstream)
-            assert (caught.value.status, caught.value.type) == (504, "timeout_error")
-
-    async def test_silence_inside_the_answer_is_a_timeout_and_closes_the_connection(self) -> None:
-        async def stalls(call: Call) -> None:
-            await call.begin()
-            await call.chunk(b"data: {}\n\n")
-            await call.hang()
-
-        async with connected(stalls, PROXY_READ_TIMEOUT="0.1") as (upstream, server):
-            async with upstream.open(b"{}") as reply:
-                assert await reply.read() == b"data: {}\n\n"
-                with pytest.raises(ApiError) as caught:
-                    await reply.read()
-            assert caught.value.status == 504
-            await until_async(lambda: server.open == 0)
-            assert upstream.in_flight == 0
-
-    @pytest.mark.parametrize("chunked", [True, False])
-    async def test_a_stream_that_breaks_off_is_told_apart(self, chunked: bool) -> None:
-        async def breaks(call: Call) -> None:
-            if chunked:
-                await call.begin()
-                await call.chunk(b"data: {}\n\n")
-            else:
-                await call.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n\n")
-            call.hang_up()
-
-        async with connected(breaks) as (upstream, _):
-            with pytest.raises(UpstreamBrokenError, match="broke off"):
-                await whole(upstream)
-            assert upstream.in_flight == 0
-
     async def test_what_is_not_http_is_told(self) -> None:
         async with connected(writes(b"220 smtp ready\r\n\r\n")) as (upstream, _):
             with pytest.raises(ApiError, match="does not answer in HTTP"):
@@ -200,14 +148,6 @@ class TestFailures:
             async with upstream.open(b"{}") as reply:
                 assert len((await reply.error()).message) < 1000
             await until_async(lambda: server.open == 0)
-
-
-class TestSecrets:
-    async def test_the_upstreams_key_is_sent(self) -> None:
-        async with connected(says_ok, PROXY_UPSTREAM_API_KEY="k-1") as (upstream, server):
-            await whole(upstream)
-            await upstream.get_json("/props", 2)
-            assert [call.headers.get("authorization") for call in server.calls] == ["Bearer k-1", "Bearer k-1"]
 
 
 class TestAbort:
