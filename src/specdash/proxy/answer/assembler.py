@@ -149,6 +149,7 @@ def _failed(message: str) -> dict[str, Any]:
 
 _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
+_COUNTS = ("usage", "timings", "prompt_progress")
 
 
 class AnswerAssembler:
@@ -171,7 +172,7 @@ class AnswerAssembler:
         self.thinking_chars = 0
         self._deltas = 0
         """Pieces of content: thinking, text or a call."""
-        self._counts: dict[str, dict[str, Any]] = {"usage": {}, "timings": {}, "prompt_progress": {}}
+        self._counts: dict[str, dict[str, Any]] = {name: {} for name in _COUNTS}
         self._early: dict[int, tuple[str, str]] = {}
         """Id and arguments of calls whose name has not come."""
         self._numbers: dict[int, int] = {}
@@ -238,15 +239,20 @@ class AnswerAssembler:
             choice = choices[0]
             delta = choice.get("delta")
             if isinstance(delta, dict):
-                self._delta(delta, pieces)
+                content = delta.get("content")
+                if content.__class__ is str and content and len(delta) == 1:
+                    # What most chunks are.
+                    pieces.append(self._text(content))
+                else:
+                    self._delta(delta, pieces)
             elif isinstance(choice.get("message"), dict):
                 self._delta(choice["message"], pieces)
             if choice.get("finish_reason") is not None:
                 self.finish_reason = _text_of(choice["finish_reason"]) or self.finish_reason
                 stop_text = _text_of(choice.get("stopping_word")) or _text_of(choice.get("stop_reason"))
                 self.stop_text = stop_text or self.stop_text
-        for name in self._counts.keys() & obj.keys():
-            if isinstance(obj[name], dict):
+        for name in _COUNTS:
+            if name in obj and isinstance(obj[name], dict):
                 self._counts[name] = obj[name]
         if (error := obj.get("error")) and self.error is None:
             self.error = error if isinstance(error, dict) else {"message": error}
@@ -267,14 +273,17 @@ class AnswerAssembler:
             self.thinking_chars += len(thinking)
             pieces.append(Thinking(thinking))
         if text := _text_of(delta.get("content")):
-            self._deltas += 1
-            self._texts.append(text)
-            self.text_chars += len(text)
-            pieces.append(Text(text))
+            pieces.append(self._text(text))
         entries = delta.get("tool_calls")
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
                 self._call_delta(entry, pieces)
+
+    def _text(self, text: str) -> Text:
+        self._deltas += 1
+        self._texts.append(text)
+        self.text_chars += len(text)
+        return Text(text)
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
         """A part of the call of its index; without one, a part with a name begins a call."""

@@ -512,6 +512,9 @@ _PLACE = re.compile(
     r"^ {0,3}(?=\S)|(?<=[^\s\d][.!?…:。！？：])[ \t]{0,3}(?=[\[{`]|<(?:[\w|/｜]|\Z))|(?=</?(?:[|｜]|\Z))", re.MULTILINE
 )
 _FENCE_MARK = re.compile(r" *(?:```|~~~)")
+_PROSE = re.compile(r"[^\n<\[{`~.!?…:。！？：]*")
+"""Characters that neither begin a call nor let one begin behind them, but at the start of a line."""
+_LONGEST_WORD = 40
 _LOOK = 600
 """Characters behind a place that decide whether a call may begin there."""
 
@@ -576,6 +579,8 @@ class Openings:
             self.held += len(text)
             return
         self.text += text
+        if not self.held and len(self.text) - len(text) > _LONGEST_WORD and _PROSE.fullmatch(text):
+            return
         self.held = 0
         for at, begins in self.places():
             if begins is not False:

@@ -136,7 +136,7 @@ def load_object(body: bytes | bytearray) -> dict[str, Any]:
     over it otherwise.
     """
     try:
-        value = _read_with_room(body.decode(), _ROOM)
+        value = _read_with_room(body, _ROOM)
     except ValueError as error:
         raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -144,9 +144,14 @@ def load_object(body: bytes | bytearray) -> dict[str, Any]:
     return value
 
 
-def _read_with_room(text: str, levels: int) -> Any:
-    """`read_json`, so many calls deeper: what can be read there can be written wherever it is sent on."""
-    return _read_with_room(text, levels - 1) if levels else read_json(text)
+def _read_with_room(body: bytes | bytearray, levels: int) -> Any:
+    """Its JSON, read so many calls deeper: what can be read there can be written wherever it is sent on."""
+    if levels:
+        return _read_with_room(body, levels - 1)
+    try:
+        return msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return read_json(body.decode())
 
 
 OPENAI_PATHS = ("/v1/chat/completions", "/chat/completions")
