@@ -140,33 +140,6 @@ def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
     assert [tool_call.id for tool_call in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
 
 
-def test_a_whole_completion_is_the_same_answer() -> None:
-    message = {
-        "role": "assistant",
-        "reasoning_content": "hm",
-        "content": "so",
-        "tool_calls": [call(None, None, "f", "{}"), call(None, "x", "f", WEATHER)],
-    }
-    answer, heard = answered(
-        {
-            "id": "chatcmpl-abc",
-            "object": "chat.completion",
-            "choices": [{"finish_reason": "tool_calls", "message": message}],
-            "usage": {"prompt_tokens": 9, "completion_tokens": 4},
-        }
-    )
-    assert heard == [
-        ("thinking", "hm"),
-        ("text", "so"),
-        ("tool", 0, "toolu_abc_0", "f"),
-        ("arguments", 0, "{}"),
-        ("tool", 1, "toolu_x", "f"),
-        ("arguments", 1, WEATHER),
-    ]
-    assert answer.finish_reason == "tool_calls"
-    assert answer.usage == Usage(9, 0, 4)
-
-
 @pytest.mark.parametrize("error", [{"code": 500, "message": "boom", "type": "server_error"}, {"message": "boom"}])
 def test_an_error_in_the_stream_is_kept_and_the_first_one_counts(error: dict[str, Any]) -> None:
     answer, heard = answered(delta(content="so"), {"error": error}, {"error": "another"})
