@@ -115,7 +115,7 @@ class UpstreamReply:
         self._open = True
 
     async def read(self) -> bytes:
-        """Whatever has arrived, waiting for the first byte of it; b"" at the end.
+        """What has arrived, waiting for the first byte of it; b"" at the end.
 
         Raises `ApiError` 504 after `read_timeout` of silence and `UpstreamBrokenError` when the connection breaks.
         """
