@@ -230,7 +230,7 @@ class Exchanges:
         upstream: Any = self.proxy.upstream
         upstream.open, upstream.get_json = self.opened, self.asked_for
 
-    async def opened(self, data: bytes, _path: str = "") -> Reply:
+    def opened(self, data: bytes, _path: str = "") -> Reply:
         self.sent.append(json.loads(data))
         return Reply(self.left.pop(0) if self.left else [b""])
 

@@ -47,12 +47,14 @@ def long_request(url: str, body: dict[str, Any], headers: dict[str, str]) -> Ite
     """A request that takes seconds, in a thread; the list gets how it ended."""
     import urllib.request
 
-    import orjson
+    import msgspec
 
     ended: list[str] = []
 
     def ask() -> None:
-        request = urllib.request.Request(url, orjson.dumps(body), {"content-type": "application/json", **headers})
+        request = urllib.request.Request(
+            url, msgspec.json.encode(body), {"content-type": "application/json", **headers}
+        )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.read()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specdash.proxy.answer.blocks import END, Arguments, Text, Thinking, ToolStart
+from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, Thinking, ToolStart
 from specdash.proxy.answer.filters import (
+    RepetitionWatch,
     stop_reason_of,
     until_repeated,
+    until_stop,
     with_allowed_calls,
     without_echo,
 )
-from support.pieces import text_of, texts, through
+from support.pieces import content_of, text_of, texts, through
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,3 +148,148 @@ def test_the_stop_reason_of_every_end(
     finish_reason: str | None, has_calls: bool, stop_text: str | None, reason: str
 ) -> None:
     assert stop_reason_of(finish_reason, has_calls, stop_text) == reason
+
+
+ALPHABET = "a\U0001f9ea"
+STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def run(stops: list[str], pieces: list[str]) -> tuple[list[Piece], Attempt]:
+    return through(lambda source, attempt: until_stop(source, attempt, stops), texts(*pieces))
+
+
+def expected(stops: list[str], text: str) -> tuple[str, str | None]:
+    found = [(text.find(stop), len(stop), stop) for stop in stops if stop in text]
+    if not found:
+        return text, None
+    at, _, stop = min(found)
+    return text[:at], stop
+
+
+@given(STOPS, st.lists(st.text(ALPHABET, max_size=5), max_size=12))
+@example(["abcd", "bc"], ["xabc", "d"])
+@example(["abcd", "bc"], ["xabc", "e"])
+@example(["abc", "ab"], ["xabc"])
+def test_the_text_ends_before_the_stop_that_begins_earliest(stops: list[str], pieces: list[str]) -> None:
+    passed, attempt = run(stops, pieces)
+    assert (text_of(passed), attempt.stop_text) == expected(stops, "".join(pieces))
+
+
+@given(STOPS, st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=12))
+def test_only_what_may_become_a_stop_is_held_back(stops: list[str], pieces: list[str]) -> None:
+    """Seen at each pause: what has come and is not out begins a stop."""
+    sent: list[Piece] = [step for piece in pieces for step in (Text(piece), PAUSE)]
+    passed, attempt = through(lambda source, found: until_stop(source, found, stops), sent)
+    come, out, at = "", "", 0
+    for piece in passed:
+        if piece is PAUSE:
+            come, at = come + pieces[at], at + 1
+            held = come[len(out) :]
+            assert not held or any(stop.startswith(held) for stop in stops)
+        else:
+            out += text_of([piece])
+    assert at == len(pieces) or attempt.is_cut
+
+
+@given(st.lists(st.text("cde", min_size=1), max_size=12))
+def test_text_that_holds_no_beginning_of_a_stop_passes_piece_for_piece(pieces: list[str]) -> None:
+    assert run(["aa", "b]^\\-"], pieces)[0] == texts(*pieces)
+
+
+QUOTING: list[Piece] = [ToolStart(0, "toolu_0", "f"), Arguments(0, '{"STOP":1}')]
+
+
+def test_a_tool_call_and_thinking_come_after_the_text_held_before_them() -> None:
+    sent = [Text("aST"), Thinking("hm"), Text("bSTO"), *QUOTING, Text("P")]
+    passed, attempt = through(lambda source, found: until_stop(source, found, ["STOP"]), sent)
+    found = [block.get("text", block["type"]) for block in content_of(passed)]
+    assert found == ["aST", "thinking", "bSTO", "tool_use", "P"]
+    assert attempt.stop_text is None
+
+
+def test_a_shorter_stop_inside_the_held_text_ends_it_when_the_text_ends() -> None:
+    passed, attempt = through(lambda source, found: until_stop(source, found, ["abcd", "bc"]), [Text("xabc"), *QUOTING])
+    assert attempt.stop_text == "bc"
+    assert content_of(passed) == [{"type": "text", "text": "xa"}]
+
+
+SENTENCE = "I need to check the file again. "
+
+
+def tripped(text: str, size: int = 5) -> bool:
+    watch = RepetitionWatch()
+    return any(watch.feed(text[at : at + size]) for at in range(0, len(text), size))
+
+
+ENDLESS = [
+    SENTENCE * 1500,
+    "Some healthy words first.\n" + SENTENCE * 400,
+    "a" * 20_000 + SENTENCE * 120,
+    "".join(f"step {number} is done, " for number in range(25)) * 30,
+    "的文件再检查一次。" * 1200,
+    "再检查文件。\n" * 1500,
+    "</parameter>\n</function>\nyou must call a tool\n" * 300,
+    "0, " * 4000,
+    "!" * 11_000,
+    "\n" * 11_000,
+    "Let me check the file `a.py` again (3).\n" * 300,
+    "INSERT INTO orders (id, state) VALUES (DEFAULT, 'pending');\n" * 200,
+    "```python\nx = 1\n```\n" + "So I will read the file once more.\n" * 400,
+]
+HEALTHY = [
+    "-" * 9_000,
+    "=" * 3000 + "\n" + "-" * 3000,
+    "0, " * 3000,
+    "\n".join("| a | b | c |" for _ in range(400)),
+    " " * 9_000,
+    base64.b64encode(bytes(6_000)).decode(),
+    base64.b64encode(random.Random(1).randbytes(20_000)).decode(),
+    SENTENCE * 300,
+    "INSERT INTO orders (id, state) VALUES (DEFAULT, 'pending');\n" * 160,
+    "2026-11-22,open,alice,Berlin\n" * 300,
+    "I will not talk in class.\n" * 300,
+    "```text\n" + "All work and no play makes Jack a dull boy.\n" * 200 + "```\n",
+    "".join(f"{SENTENCE}({number})\n" for number in range(1000)),
+    "\n".join(f"    assert values[{number}] == expected[{number}]" for number in range(1000)),
+    ("        self.count += 1\n        self.update()\n" * 30 + "    def other(self):\n") * 2,
+    "".join(random.Random(2).choices("abcde ", k=60_000)),
+]
+
+
+@pytest.mark.parametrize("text", ENDLESS, ids=lambda text: text[:20])
+def test_endless_repetition_is_noticed(text: str) -> None:
+    assert tripped(text)
+    assert tripped(text, size=100_000)
+
+
+@pytest.mark.parametrize("text", HEALTHY, ids=lambda text: text[:20])
+def test_regular_text_is_left_alone(text: str) -> None:
+    assert not tripped(text)
+    assert not tripped(text, size=100_000)
+
+
+def test_it_is_noticed_soon_after_the_limit() -> None:
+    watch = RepetitionWatch()
+    fed = 0
+    while not watch.feed(SENTENCE):
+        fed += len(SENTENCE)
+    assert fed + len(SENTENCE) == 10_240, "the first whole block of 256 behind the limit"
+
+
+def test_a_unit_of_more_than_five_hundred_characters_is_none() -> None:
+    assert tripped("".join(random.Random(3).choices("abcdefghij klm", k=500)) * 40)
+    assert not tripped("".join(random.Random(3).choices("abcdefghij klm", k=501)) * 40)
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=40), st.sampled_from([0, 1, 37, 500]))
+def test_fragments_do_not_decide_whether_it_trips(sizes: list[int], offset: int) -> None:
+    text = "x" * offset + SENTENCE * 400
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(text[at : at + size])
+        at += size
+    whole, watch = RepetitionWatch(), RepetitionWatch()
+    assert whole.feed(text)
+    assert any(watch.feed(piece) for piece in pieces)

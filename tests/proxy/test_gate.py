@@ -1,14 +1,21 @@
-"""Holding new requests, and letting them go."""
+"""Holding and resuming, of the gate and of a running proxy."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.proxy.gate import SETTLING_S, Gate
 from specdash.proxy.http.responses import ApiError
+from support.proxy_app import proxied
+from support.scripted_server import tells
+from support.waiting import until_async
+
+if TYPE_CHECKING:
+    from support.scripted_server import Behaviour, Call
 
 
 async def test_a_request_that_waits_too_long_is_told_to_come_back_and_the_hold_stays() -> None:
@@ -17,7 +24,7 @@ async def test_a_request_that_waits_too_long_is_told_to_come_back_and_the_hold_s
     with pytest.raises(ApiError, match=r"held \(new model\)") as caught:
         await gate.wait(0.01)
     assert (caught.value.status, caught.value.type) == (529, "overloaded_error")
-    assert caught.value.retry_after is not None
+    assert "retry-after" in caught.value.headers
     assert (gate.held, gate.waiting) == (True, 0)
     gate.resume()
 
@@ -67,3 +74,128 @@ async def test_a_gate_is_settling_for_a_while_after_a_hold_and_never_before() ->
     now[0] = SETTLING_S
     seen.append(gate.settling)
     assert seen == [False, True, False]
+
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+NOTHING = tells({"choices": []})
+
+
+def after(release: asyncio.Event) -> Behaviour:
+    async def behave(call: Call) -> None:
+        if call.path == "/v1/chat/completions":
+            await release.wait()
+        await NOTHING(call)
+
+    return behave
+
+
+async def test_new_requests_wait_until_resumed() -> None:
+    async with proxied(NOTHING) as (proxy, server):
+        held = (await proxy.post("/admin/hold", {"reason": "new\nmodel", "limit_s": 30})).json()
+        assert (held["held"], held["reason"], held["limit_s"]) == (True, "new model", 30)
+        request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
+        assert server.count("/v1/chat/completions") == 0
+        state = (await proxy.get("/admin/state")).json()
+        assert state["waiting"] == 1
+        assert state["longest_wait_s"] >= 0
+        assert (await proxy.get("/health")).json()["status"] == "held"
+        assert (await proxy.post("/admin/resume")).json()["resumed"] is True
+        assert (await request).status_code == 200
+        assert (await proxy.get("/admin/state")).json()["held"] is False
+
+
+async def test_running_requests_go_on_and_draining_waits_for_them() -> None:
+    release = asyncio.Event()
+    async with proxied(after(release)) as (proxy, server):
+        request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        await until_async(lambda: server.count("/v1/chat/completions") == 1)
+        state = (await proxy.post("/admin/hold", {"drain_s": 0.05})).json()
+        assert (state["active"], state["drained"]) == (1, False)
+        holding = asyncio.create_task(proxy.post("/admin/hold", {"drain_s": 10}))
+        await asyncio.sleep(0.02)
+        release.set()
+        assert (await holding).json()["drained"] is True
+        assert (await request).status_code == 200
+
+
+async def test_how_long_a_request_may_wait_is_told_and_renewed() -> None:
+    async with proxied(NOTHING, PROXY_HOLD_LIMIT="0.1") as (proxy, _):
+        assert (await proxy.post("/admin/hold")).json()["wait_s"] == 0.1
+        assert (await proxy.post("/admin/hold", {"wait_s": 600, "limit_s": 30})).json()["wait_s"] == 600
+        request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        for _ in range(4):
+            await asyncio.sleep(0.05)
+            assert (await proxy.post("/admin/hold", {"limit_s": 30})).json()["wait_s"] == 600
+        assert (await proxy.post("/admin/resume")).json()["wait_s"] is None
+        assert (await request).status_code == 200
+
+
+async def test_what_is_still_running_is_told_while_held() -> None:
+    release = asyncio.Event()
+    async with proxied(after(release)) as (proxy, server):
+        idle = (await proxy.get("/admin/state")).json()
+        assert (idle["active"], idle["streams"], idle["sessions"], idle["oldest_s"]) == (0, 0, 0, None)
+        bodies = [{"messages": [{"role": "user", "content": text}], "stream": text != "c"} for text in "abc"]
+        running = [asyncio.create_task(proxy.post("/v1/chat/completions", body)) for body in bodies]
+        await until_async(lambda: server.count("/v1/chat/completions") == 3)
+        state = (await proxy.post("/admin/hold")).json()
+        waiting = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
+        again = (await proxy.get("/admin/state")).json()
+        for entry in (state, again):
+            assert (entry["active"], entry["streams"], entry["sessions"], entry["drained"]) == (3, 2, 3, False)
+            assert entry["oldest_s"] >= 0
+        release.set()
+        await asyncio.gather(*running)
+        assert (await proxy.post("/admin/hold", {"drain_s": 5})).json()["active"] == 0
+        await proxy.post("/admin/resume")
+        await waiting
+
+
+async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
+    async with proxied(NOTHING) as (proxy, _):
+        await proxy.proxy.window.refresh()
+        assert (await proxy.post("/admin/resume")).json()["resumed"] is False
+        assert proxy.proxy.window.tokens is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"reason": 3},
+        {"limit_s": "10"},
+        {"limit_s": 0},
+        {"limit_s": -1},
+        {"limit_s": True},
+        {"limit_s": 1e9},
+        {"drain_s": None},
+        {"wait_s": -1},
+        {"wait_s": 86401},
+        {"wait_s": "long"},
+        {"seconds": 3},
+        [],
+        "x",
+    ],
+)
+async def test_a_bad_body_holds_nothing(body: Any) -> None:
+    async with proxied(NOTHING) as (proxy, _):
+        answer = await proxy.post("/admin/hold", body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert not proxy.proxy.gate.held
+
+
+async def test_the_key_of_clients_does_not_open_it_and_the_token_opens_nothing_else() -> None:
+    async with proxied(NOTHING, PROXY_API_KEY="client", PROXY_ADMIN_TOKEN="operator") as (proxy, _):
+        for headers in ({}, {"x-api-key": "client"}, {"authorization": "Bearer client"}):
+            assert (await proxy.post("/admin/hold", {}, headers=headers)).status_code == 401
+        assert (await proxy.get("/admin/state", headers={"x-admin-token": "operator"})).json()["held"] is False
+        assert (await proxy.get("/v1/models", headers={"x-admin-token": "operator"})).status_code == 401
+
+
+async def test_without_a_token_set_each_proxy_makes_its_own() -> None:
+    async with proxied(NOTHING) as (one, _), proxied(NOTHING) as (other, _):
+        assert len(one.proxy.admin_token) >= 32
+        assert one.proxy.admin_token != other.proxy.admin_token
+        assert (await one.get("/admin/state", headers={})).status_code == 401
+        assert (await one.get("/admin/state", headers={"x-admin-token": one.proxy.admin_token})).status_code == 200

@@ -171,14 +171,6 @@ async def test_patience_with_an_upstream_that_stays_away_ends(
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
-async def test_without_a_hold_nobody_waits_for_an_upstream_that_is_not_there(path: str, body: dict[str, Any]) -> None:
-    async with proxied() as (proxy, behave, _):
-        behave.trouble = loading()
-        answer = await proxy.post(path, body)
-        assert answer.status_code == (503 if path == CHAT else 529)
-
-
-@pytest.mark.parametrize(("path", "body"), WAYS)
 async def test_a_request_that_kills_the_upstream_is_repeated_only_once(path: str, body: dict[str, Any]) -> None:
     async with proxied(PROXY_COMMIT_DELAY="30") as (proxy, behave, _):
         await proxy.post("/admin/hold")
@@ -212,21 +204,6 @@ async def test_a_request_of_the_hold_is_made_for_the_window_that_is_there_after_
             check(MESSAGES, await request)
         sizes = [len(call.raw) for call in upstream.calls if call.path == CHAT]
         assert max(sizes) < 20_000
-
-
-async def test_a_held_stream_begins_with_the_size_of_its_prompt_and_pings() -> None:
-    async with proxied(PROXY_COMMIT_DELAY="0.01", PROXY_PING_INTERVAL="0.05") as (proxy, _, _up):
-        await proxy.post("/admin/hold")
-        body = {"model": "m", "max_tokens": 9, "messages": ASKED, "stream": True}
-        async with proxy.client.stream("POST", MESSAGES, json=body) as answer:
-            text = ""
-            async for piece in answer.aiter_text():
-                text += piece
-                if text.count("event: ping") == 3:
-                    await proxy.post("/admin/resume")
-        assert text.count("event: message_start") == text.count("event: message_stop") == 1
-        assert '"input_tokens":0' not in text.partition("event: ping")[0]
-        assert "Hello" in text
 
 
 async def test_waiting_for_the_operator_is_no_part_of_the_longest_turn() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.core.errors import InputError, PortInUseError
+from specdash.core.errors import InputError
 from specdash.proxy.http.server import (
     address,
     client_url,
@@ -27,12 +27,6 @@ UPSTREAM = "http://127.0.0.1:9"
 
 
 class TestSockets:
-    def test_a_port_in_use_is_told(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
-                open_sockets("127.0.0.1", port)
-
     def test_an_unknown_host_is_told(self) -> None:
         with pytest.raises(InputError, match="PROXY_HOST=no-such-host"):
             open_sockets("no-such-host.invalid", free_port())

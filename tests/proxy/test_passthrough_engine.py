@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import orjson
+import msgspec
 import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
@@ -134,7 +134,7 @@ def timeless(value: Any) -> Any:
 def events(data: bytes) -> list[Any]:
     assert data.endswith(b"\n\n")
     parts = data[:-2].split(b"\n\n")
-    return [timeless(orjson.loads(part[6:])) if part.startswith(b"data: {") else part for part in parts]
+    return [timeless(msgspec.json.decode(part[6:])) if part.startswith(b"data: {") else part for part in parts]
 
 
 async def both(backend: RunningBackend, body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
@@ -205,7 +205,7 @@ async def endless(backend: RunningBackend, *, stream: bool) -> AsyncIterator[tup
     """A generation that goes on until the client leaves."""
     body = asks("Write a function", temperature=1, max_tokens=7000, ignore_eos=True, stream=stream)
     async with running_proxy(settings_for(backend.url)) as proxy:
-        _, writer = await proxy.send_post(PATH, orjson.dumps(body))
+        _, writer = await proxy.send_post(PATH, msgspec.json.encode(body))
         try:
             await becomes(backend, is_busy=True, limit_s=10)
             yield proxy, writer

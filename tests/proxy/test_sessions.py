@@ -1,14 +1,23 @@
-"""Sessions: who is remembered, for how long, and what a turn teaches."""
+"""Sessions: who is remembered, for how long, what a turn teaches, and which one a request belongs to."""
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.answer.blocks import Usage
-from specdash.proxy.sessions import ProxySession, SessionStore
+from specdash.proxy.sessions import ProxySession, SessionStore, chat_session_id, session_id
+from specdash.proxy.translate.parse import parse_messages
 from support.clock import Clock
+from support.messages_bodies import any_json, body_of
+
+if TYPE_CHECKING:
+    pass
 
 
 def make_store(ttl: float = 100.0, cap: int = 3) -> tuple[SessionStore, Clock]:
@@ -139,3 +148,104 @@ def test_pauses_are_between_an_answer_and_the_longer_request_that_follows() -> N
     assert session.pause_s(3) == 4.0
     assert session.pause_s(10) == 3.0
     assert session.pause_s(11) is None
+
+
+UUID_TEXT = "11111111-2222-3333-4444-555555555555"
+USER = {"role": "user", "content": "hi"}
+HEADERS = [
+    "x-claude-code-session-id",
+    "x-uap-session-id",
+    "x-claude-session-id",
+    "anthropic-session-id",
+    "x-session-id",
+]
+
+
+def identity(headers: dict[str, str] | None = None, host: str = "127.0.0.1", **fields: Any) -> str:
+    body = {**body_of([USER]), **fields}
+    return session_id(headers or {}, parse_messages(msgspec.json.encode(body)), host)
+
+
+class TestTheClientsWord:
+    def test_headers_rank_in_order_and_an_empty_one_counts_as_absent(self) -> None:
+        headers = {name: f" s{rank} " for rank, name in enumerate(HEADERS)}
+        for rank, name in enumerate(HEADERS):
+            assert identity(headers) == f"hdr:s{rank}"
+            headers[name] = " "
+
+    def test_an_agent_has_a_session_of_its_own_that_no_session_id_can_pose_as(self) -> None:
+        agent = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
+        assert identity(agent) == "hdr:s/a" != identity({"x-claude-code-session-id": "s/a"})
+        assert identity({"x-claude-code-agent-id": "a"}).startswith("fp:")
+
+    @pytest.mark.parametrize(
+        ("user", "wanted"),
+        [
+            (f"user_0abc_account_{UUID_TEXT[::-1]}_session_{UUID_TEXT}", f"meta:{UUID_TEXT}"),
+            (f'{{"device_id":"d","account_uuid":"","session_id":"{UUID_TEXT}"}}', f"meta:{UUID_TEXT}"),
+            *((user, "fp:") for user in ("alice", '{"session_id":{}}', "[1]", "", 5, None, {"session_id": "x"})),
+        ],
+    )
+    def test_claude_codes_user_id_holds_the_session_and_no_other(self, user: Any, wanted: str) -> None:
+        assert identity(metadata={"user_id": user}).startswith(wanted)
+
+
+class TestFingerprint:
+    def test_the_system_prompt_does_not_matter(self) -> None:
+        assert identity(system="You help. Today is 2026-01-01.") == identity(system="You help. Today is 2026-11-30.")
+
+    @given(st.integers(1, 4), st.from_regex(r"[0-9a-f]{4}", fullmatch=True))
+    def test_all_turns_of_a_conversation_share_it(self, turns: int, nonce: str) -> None:
+        def turn(number: int) -> list[Any]:
+            call = {"type": "tool_use", "id": f"toolu_{nonce}{number}", "name": "Read", "input": {}}
+            result = {"type": "tool_result", "tool_use_id": f"toolu_{nonce}{number}", "content": nonce}
+            return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+        words = {"type": "text", "text": "fix the bug"}
+        reminder = {"type": "text", "text": f"<system-reminder>\nnow {nonce}\n</system-reminder>"}
+        first = {"role": "user", "content": [words]}
+        later = {"role": "user", "content": [reminder, {**words, "cache_control": {"type": "ephemeral"}}]}
+        grown = [later, *(message for number in range(turns) for message in turn(number))]
+        assert identity(messages=grown) == identity(messages=[first])
+
+    def test_hosts_and_users_are_kept_apart(self) -> None:
+        ids = {identity(host="10.0.0.1"), identity(host="10.0.0.2"), identity(metadata={"user_id": "alice"})}
+        assert len(ids) == 3
+
+
+class TestHostileValues:
+    @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
+    def test_every_id_is_short_printable_ascii(self, session: str, agent: str, user: str) -> None:
+        headers = {"x-claude-code-session-id": session, "x-claude-code-agent-id": agent}
+        for found in (identity(headers), identity(metadata={"user_id": user})):
+            assert re.fullmatch(r"(hdr|meta|fp):[ -~]{1,257}", found)
+
+    @pytest.mark.parametrize("value", ["x" * 129, "a\nb", "a\x00b", "sitzüng", "../../etc/passwd", "c:\\x", "a\x7fb"])
+    def test_a_hostile_value_becomes_its_digest(self, value: str) -> None:
+        found = identity({"x-session-id": value})
+        assert re.fullmatch(r"hdr:sha256-[0-9a-f]{20}", found)
+        assert found == identity({"x-session-id": value})
+        assert found != identity({"x-session-id": value + "1"})
+
+
+class TestChatCompletions:
+    def test_the_conversation_keeps_its_fingerprint(self) -> None:
+        first = [{"role": "system", "content": "Today is 2026-01-02."}, {"role": "user", "content": "hi"}]
+        parts = [{"type": "text", "text": "hi"}]
+        later = [{"role": "developer", "content": "Today is 2027-03-04."}, {"role": "user", "content": parts}]
+        grown = [*later, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "more"}]
+        assert chat_session_id({}, {"messages": first}, "h") == chat_session_id({}, {"messages": grown}, "h")
+        other = [*first[:1], {"role": "user", "content": "ho"}]
+        assert chat_session_id({}, {"messages": first}, "h") != chat_session_id({}, {"messages": other}, "h")
+
+    @given(
+        st.dictionaries(st.sampled_from(["messages", "user"]), any_json),
+        st.lists(st.dictionaries(st.sampled_from(["role", "content"]), any_json | st.just("user"))),
+    )
+    def test_any_body_has_a_session(self, body: dict[str, Any], messages: list[Any]) -> None:
+        assert chat_session_id({}, body, "h")
+        assert chat_session_id({}, {**body, "messages": messages}, "h")
+
+    def test_deep_nesting_is_no_trouble(self) -> None:
+        deep = msgspec.json.decode(b"[" * 700 + b"]" * 700)
+        assert chat_session_id({}, {"messages": [{"role": "user", "content": deep}]}, "h")

@@ -1,14 +1,20 @@
-"""PROXY_* texts to settings: defaults, bad values, and the one table they all come from."""
+"""PROXY_* texts to settings, where they come from, and what reading them again may change."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.errors import InputError
+from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS
-from specdash.proxy.settings import ProxySettings, settings_from_env
+from specdash.proxy.settings import Configuration, ProxySettings, load, reloaded, reread, settings_from_env
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GUARDED = sorted(set(BY_KEY) - MUST_BE_RIGHT)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -67,3 +73,92 @@ def test_the_prune_target_stays_below_the_threshold() -> None:
     settings = settings_from_env({"PROXY_CONTEXT_PRUNE_THRESHOLD": "0.5"})
     assert settings.context_prune_target_fraction < 0.5
     assert settings.problems
+
+
+def configuration(path: Path, **texts: str) -> Configuration:
+    return Configuration(settings_from_env(texts, str(path)), texts, path)
+
+
+class TestLoad:
+    def test_a_named_file_alone_counts(self, tmp_path: Path) -> None:
+        file = tmp_path / "proxy.env"
+        file.write_text("PROXY_PORT=4100\n")
+        found = load(str(file), base={"PROXY_LOG_LEVEL": "DEBUG", "LLAMA_CPP_BASE": "http://elsewhere:1/v1"})
+        assert (found.settings.port, found.settings.log_level) == (4100, "INFO")
+        assert (found.source_of("PROXY_PORT"), found.source_of("PROXY_LOG_LEVEL")) == (str(file), "default")
+
+    def test_without_one_the_installed_file_counts(self, isolated_home: Path) -> None:
+        base = {"HOME": str(isolated_home), "PROXY_PORT": "4200"}
+        file = proxy_env_file(base)
+        file.parent.mkdir(parents=True)
+        file.write_text("PROXY_PORT=4300\n")
+        assert load(None, base=base).settings.port == 4300
+
+    def test_without_any_file_the_environment_counts(self, isolated_home: Path) -> None:
+        base = {"HOME": str(isolated_home), "PROXY_PORT": "4200", "LLAMA_CPP_BASE": "http://127.0.0.1:9/v1"}
+        found = load(None, base=base)
+        assert (found.settings.port, found.settings.upstream) == (4200, "http://127.0.0.1:9")
+        assert (found.env_file, found.source_of("PROXY_PORT")) == (None, "environment")
+
+    def test_the_command_line_wins(self, tmp_path: Path) -> None:
+        file = tmp_path / "proxy.env"
+        file.write_text("PROXY_PORT=4100\n")
+        found = load(str(file), overrides={"PROXY_PORT": "4400"})
+        assert (found.settings.port, found.source_of("PROXY_PORT")) == (4400, "command line")
+
+    @pytest.mark.parametrize("data", [b"PROXY_PORT=\xff\n", b"what is this\n", b"PROXY_PORT='4\n"])
+    def test_an_unreadable_file_is_named(self, tmp_path: Path, data: bytes) -> None:
+        file = tmp_path / "proxy.env"
+        file.write_bytes(data)
+        with pytest.raises(InputError, match=r"proxy\.env:1"):
+            load(str(file))
+
+
+class TestReload:
+    def test_a_changed_value_is_in_force_and_told(self, tmp_path: Path) -> None:
+        before = configuration(tmp_path / "f", PROXY_LOG_LEVEL="INFO", PROXY_READ_TIMEOUT="60")
+        result = reloaded(before, {"PROXY_LOG_LEVEL": "DEBUG", "PROXY_READ_TIMEOUT": "60"})
+        assert result.configuration.settings.log_level == "DEBUG"
+        assert result.changed == ("PROXY_LOG_LEVEL: INFO -> DEBUG",)
+        assert result.needs_restart == ()
+
+    def test_a_bad_value_keeps_the_old_one(self, tmp_path: Path) -> None:
+        before = configuration(tmp_path / "f", PROXY_READ_TIMEOUT="60")
+        result = reloaded(before, {"PROXY_READ_TIMEOUT": "soon"})
+        after = result.configuration.settings
+        assert after.read_timeout == 60
+        assert len(after.problems) == 1
+        assert "PROXY_READ_TIMEOUT=soon" in after.problems[0]
+        assert after.problems[0].endswith("keeping 60")
+        assert result.changed == ()
+
+    @pytest.mark.parametrize(
+        ("key", "text"),
+        [("PROXY_PORT", "4999"), ("LLAMA_CPP_BASE", "http://127.0.0.1:9/v1"), ("PROXY_MAX_CONNECTIONS", "3")],
+    )
+    def test_what_needs_a_restart_is_said_and_stays(self, tmp_path: Path, key: str, text: str) -> None:
+        before = configuration(tmp_path / "f")
+        result = reloaded(before, {key: text})
+        assert result.needs_restart == (key,)
+        assert result.configuration.settings == before.settings
+
+    def test_a_bad_value_where_the_proxy_listens_cannot_take_it_down(self, tmp_path: Path) -> None:
+        before = configuration(tmp_path / "f", PROXY_PORT="4100")
+        result = reloaded(before, {"PROXY_PORT": "many"})
+        assert result.configuration.settings.port == 4100
+        assert "PROXY_PORT=many" in result.configuration.settings.problems[0]
+
+    def test_secrets_are_never_told(self, tmp_path: Path) -> None:
+        before = configuration(tmp_path / "f", PROXY_API_KEY="hush-1")
+        result = reloaded(before, {"PROXY_API_KEY": "hush-2"})
+        assert result.needs_restart == ("PROXY_API_KEY",)
+        assert "hush" not in repr(result)
+
+    def test_the_command_line_still_wins(self, tmp_path: Path) -> None:
+        file = tmp_path / "proxy.env"
+        file.write_text("PROXY_PORT=4100\nPROXY_READ_TIMEOUT=5\n")
+        before = load(str(file), overrides={"PROXY_PORT": "4400"})
+        file.write_text("PROXY_PORT=4200\nPROXY_READ_TIMEOUT=6\n")
+        result = reread(before)
+        assert (result.configuration.settings.port, result.needs_restart) == (4400, ())
+        assert result.changed == ("PROXY_READ_TIMEOUT: 5 -> 6",)

@@ -6,14 +6,13 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.http.responses import InvalidRequestError
-from specdash.proxy.translate.parse import Tool, ToolChoice, parse_count_tokens, parse_messages
-from specdash.proxy.translate.translate import chat_body, chat_messages, prefill_of
+from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate.translate import chat_body, chat_messages, prefill_of, steady
 from support.messages_bodies import PIXEL, READ, assistant_turns, body_of, turns, user_turns
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ OTHER_CALL = {**CALL, "id": "toolu_2"}
 
 
 def request_of(*messages: Any, **fields: Any) -> MessagesRequest:
-    return parse_count_tokens(orjson.dumps(body_of(list(messages) or [user("hi")], **fields)))
+    return parse_count_tokens(msgspec.json.encode(body_of(list(messages) or [user("hi")], **fields)))
 
 
 def rendered(*messages: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -53,115 +52,122 @@ def result(call: str, content: Any = "ok", **fields: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": call, "content": content, **fields}
 
 
-class TestConversation:
-    def test_system_texts_become_the_first_message(self) -> None:
-        found = rendered(user("hi"), system=[text("one"), text(""), text("two")])
-        assert found == [{"role": "system", "content": "one\n\ntwo"}, {"role": "user", "content": "hi"}]
-
-    @pytest.mark.parametrize("system", [None, "", [], [text("")]])
-    def test_without_system_text_there_is_no_system_message(self, system: Any) -> None:
-        assert rendered(user("hi"), system=system) == [{"role": "user", "content": "hi"}]
-
-    def test_an_instruction_in_mid_conversation_stays_in_its_place(self) -> None:
-        found = rendered(user("hi"), assistant("yes"), {"role": "system", "content": "Be brief."}, user("more"))
-        reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
-        assert found[2:] == [{"role": "user", "content": f"{reminder}\n\nmore"}]
-
-    def test_an_instruction_between_a_call_and_its_result_comes_after_the_result(self) -> None:
-        found = rendered(
-            user("hi"), assistant(CALL), {"role": "system", "content": "Hurry."}, user(result("toolu_1"), text("go"))
-        )
-        assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "user"]
-        assert found[3]["content"] == "<system-reminder>\nHurry.\n</system-reminder>\n\ngo"
-
-    def test_assistant_turns_in_a_row_are_one_message(self) -> None:
-        found = rendered(user("q"), assistant("a"), assistant(text("b"), CALL), user(result("toolu_1")))
-        assert found[1]["content"] == "a\n\nb"
-        assert [call["id"] for call in found[1]["tool_calls"]] == ["toolu_1"]
-
-    def test_parallel_calls_are_one_message_and_their_results_follow_in_order_then_the_users_words(self) -> None:
-        found = rendered(
-            user("q"),
-            assistant(text("Reading."), CALL, OTHER_CALL),
-            user(text("first"), result("toolu_2", "two"), text("second"), result("toolu_1", "one")),
-        )
-        assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "tool", "user"]
-        assert [(entry["tool_call_id"], entry["content"]) for entry in found[2:4]] == [
-            ("toolu_2", "two"),
-            ("toolu_1", "one"),
-        ]
-        assert found[4]["content"] == "first\n\nsecond"
-
-    def test_thinking_becomes_reasoning_and_redacted_thinking_nothing(self) -> None:
-        thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
-        found = rendered(
-            user("q"), assistant(thinking, {"type": "redacted_thinking", "data": "x"}, text("a")), user("b")
-        )
-        assert found[1] == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
-
-    def test_a_result_whose_call_is_gone_is_told_as_text(self) -> None:
-        found = rendered(user(result("toolu_9", "out"), text("go on")))
-        assert found == [{"role": "user", "content": "Result of an earlier tool call:\n\nout\n\ngo on"}]
-
-    def test_an_unanswered_last_call_gets_an_empty_result(self) -> None:
-        found = rendered(user("q"), assistant(CALL))
-        assert found[2] == {"role": "tool", "tool_call_id": "toolu_1", "content": ""}
-
-    def test_a_turn_of_unknown_blocks_keeps_the_sides_alternating(self) -> None:
-        found = rendered(user("a"), assistant({"type": "of_the_future"}), user("b"))
-        assert [(entry["role"], entry["content"]) for entry in found] == [
-            ("user", "a"),
-            ("assistant", ""),
-            ("user", "b"),
-        ]
+SYSTEM = {"role": "system", "content": "Be brief."}
+REMINDER = "<system-reminder>\nBe brief.\n</system-reminder>"
+HM = {"type": "thinking", "thinking": "hm", "signature": "s"}
+ADDRESS = "https://example.org/a.png"
+BY_URL = {"type": "image", "source": {"type": "url", "url": ADDRESS}}
+Q = {"role": "user", "content": "q"}
 
 
-class TestContent:
-    def test_images_stay_between_the_texts_around_them(self) -> None:
-        by_url = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
-        found = rendered(user(text("a"), text("b"), IMAGE, text("c"), by_url))
-        assert found[0]["content"] == [
-            {"type": "text", "text": "a\n\nb"},
-            IMAGE_PART,
-            {"type": "text", "text": "c"},
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        ]
+def made(*names: str) -> list[dict[str, Any]]:
+    """Calls of Read as an upstream is sent them."""
+    function = {"name": "Read", "arguments": '{"path":"a"}'}
+    return [{"id": name, "type": "function", "function": function} for name in names]
 
-    def test_images_inside_tool_results_stay_there(self) -> None:
-        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", [text("shot"), IMAGE])))
-        assert found[2]["content"] == [{"type": "text", "text": "shot"}, IMAGE_PART]
 
-    def test_an_uploaded_image_is_said_to_be_unreadable(self) -> None:
-        found = rendered(user({"type": "image", "source": {"type": "file", "file_id": "f"}}))
-        assert "cannot be read here" in found[0]["content"]
+def tool(call: str, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": content}
 
-    @pytest.mark.parametrize(
-        ("content", "wanted"),
+
+RENDERED: dict[str, tuple[list[Any], list[dict[str, Any]]]] = {
+    "an instruction in mid-conversation stays in its place": (
+        [Q, assistant("yes"), SYSTEM, user("more")],
+        [Q, {"role": "assistant", "content": "yes"}, user(f"{REMINDER}\n\nmore")],
+    ),
+    "an instruction between a call and its result comes after the result": (
+        [Q, assistant(CALL), SYSTEM, user(result("toolu_1"), text("go"))],
         [
-            ("no such file", "Error: no such file"),
-            ("Error: no such file", "Error: no such file"),
-            ("error reading", "error reading"),
-            ("<tool_use_error>bad</tool_use_error>", "<tool_use_error>bad</tool_use_error>"),
-            ("", "Error"),
-            (None, "Error"),
-            ([], "Error"),
-            ([text("a"), text("b")], "Error: a\n\nb"),
+            Q,
+            {"role": "assistant", "content": None, "tool_calls": made("toolu_1")},
+            tool("toolu_1", "ok"),
+            user(f"{REMINDER}\n\ngo"),
         ],
-    )
-    def test_a_failed_tool_says_so_once(self, content: Any, wanted: str) -> None:
-        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", content, is_error=True)))
-        assert found[2]["content"] == wanted
-
-    @pytest.mark.parametrize(
-        ("block", "wanted"),
+    ),
+    "assistant turns in a row are one message, parallel calls too; results keep the client's order, words follow": (
         [
-            ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}, "plain"),
-            ({"type": "document", "source": {"type": "base64"}}, "[document: it cannot be read here]"),
-            ({"type": "search_result", "source": "s"}, "[search_result: it cannot be read here]"),
+            Q,
+            assistant("Reading."),
+            assistant(CALL, OTHER_CALL),
+            user(text("a"), result("toolu_2", "two"), text("b"), result("toolu_1", "one")),
         ],
-    )
-    def test_a_document_is_its_plain_text_or_said_to_be_unreadable(self, block: Any, wanted: str) -> None:
-        assert rendered(user(block))[0]["content"] == wanted
+        [
+            Q,
+            {"role": "assistant", "content": "Reading.", "tool_calls": made("toolu_1", "toolu_2")},
+            tool("toolu_2", "two"),
+            tool("toolu_1", "one"),
+            user("a\n\nb"),
+        ],
+    ),
+    "thinking becomes reasoning and redacted thinking nothing": (
+        [Q, assistant(HM, {"type": "redacted_thinking", "data": "x"}, text("a")), user("b")],
+        [Q, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, user("b")],
+    ),
+    "a result whose call is gone becomes text": (
+        [user(result("toolu_9", "out"), text("go on"))],
+        [user("Result of an earlier tool call:\n\nout\n\ngo on")],
+    ),
+    "an unanswered last call gets an empty result": (
+        [Q, assistant(CALL)],
+        [Q, {"role": "assistant", "content": None, "tool_calls": made("toolu_1")}, tool("toolu_1", "")],
+    ),
+    "a turn of unknown blocks keeps the sides alternating": (
+        [Q, assistant({"type": "of_the_future"}), user("b")],
+        [Q, {"role": "assistant", "content": ""}, user("b")],
+    ),
+    "images stay between the texts around them": (
+        [user(text("a"), text("b"), IMAGE, text("c"), BY_URL)],
+        [user(text("a\n\nb"), IMAGE_PART, text("c"), {"type": "image_url", "image_url": {"url": ADDRESS}})],
+    ),
+    "images inside tool results stay there": (
+        [Q, assistant(CALL), user(result("toolu_1", [text("shot"), IMAGE]))],
+        [
+            Q,
+            {"role": "assistant", "content": None, "tool_calls": made("toolu_1")},
+            tool("toolu_1", [text("shot"), IMAGE_PART]),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("messages", "wanted"), RENDERED.values(), ids=RENDERED)
+def test_a_conversation_becomes_chat_messages(messages: list[Any], wanted: list[Any]) -> None:
+    assert rendered(*messages) == wanted
+
+
+@pytest.mark.parametrize("system", [None, "", [], [text("")], [text("one"), text(""), text("two")]])
+def test_system_texts_become_the_first_message(system: Any) -> None:
+    first = [{"role": "system", "content": "one\n\ntwo"}] if system and len(system) > 1 else []
+    assert rendered(Q, system=system) == [*first, Q]
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("no such file", "Error: no such file"),
+        ("error reading", "error reading"),
+        ("<tool_use_error>bad</tool_use_error>", "<tool_use_error>bad</tool_use_error>"),
+        ("", "Error"),
+        (None, "Error"),
+        ([text("a"), text("b")], "Error: a\n\nb"),
+    ],
+)
+def test_a_failed_tool_says_so_once(content: Any, wanted: str) -> None:
+    found = rendered(Q, assistant(CALL), user(result("toolu_1", content, is_error=True)))
+    assert found[2]["content"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("block", "wanted"),
+    [
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}, "plain"),
+        ({"type": "document", "source": {"type": "base64"}}, "[document: it cannot be read here]"),
+        ({"type": "search_result", "source": "s"}, "[search_result: it cannot be read here]"),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "[image: it cannot be read here]"),
+    ],
+)
+def test_a_document_is_its_plain_text_or_shown_as_unreadable(block: Any, wanted: str) -> None:
+    assert rendered(user(block))[0]["content"] == wanted
 
 
 class TestTools:
@@ -180,12 +186,6 @@ class TestTools:
         found = body(tools=[READ, {"name": "B"}], tool_choice={"type": "tool", "name": "B"})
         assert found["tool_choice"] == "required"
         assert [tool["function"]["name"] for tool in found["tools"]] == ["B"]
-
-    def test_a_named_tool_that_is_not_there_is_refused(self) -> None:
-        request = parse_messages(orjson.dumps(body_of([user("hi")], tools=[READ])))
-        wrong = type(request)("m", request.messages, 9, tools=(Tool("A", "", {}),), tool_choice=ToolChoice("tool", "B"))
-        with pytest.raises(InvalidRequestError, match=r"tool_choice\.name"):
-            chat_body(wrong, "local")
 
     @pytest.mark.parametrize("disabled", [True, False])
     def test_parallel_calls_are_allowed_unless_disabled(self, disabled: bool) -> None:
@@ -283,8 +283,44 @@ class TestInvariants:
 
     @given(st.lists(turns, min_size=1, max_size=4))
     def test_the_body_is_a_function_of_the_request_and_leaves_it_alone(self, said: list[Any]) -> None:
-        source = orjson.dumps(body_of(said, tools=[READ]))
+        source = msgspec.json.encode(body_of(said, tools=[READ]))
         request = parse_count_tokens(source)
-        first = orjson.dumps(chat_body(request, "m"))
-        assert orjson.dumps(chat_body(request, "m")) == first
+        first = msgspec.json.encode(chat_body(request, "m"))
+        assert msgspec.json.encode(chat_body(request, "m")) == first
         assert request == parse_count_tokens(source)
+
+
+HEADER = "x-anthropic-billing-header: cc_version=2.1.50.{suffix}; cc_entrypoint=cli; cch={nonce};"
+
+nonces = st.from_regex(r"[0-9a-f]{3,12}", fullmatch=True)
+
+
+def header(suffix: str = "d2a", nonce: str = "81ac4") -> str:
+    return HEADER.format(suffix=suffix, nonce=nonce)
+
+
+@given(nonces, nonces, nonces, nonces)
+def test_bodies_that_differ_in_nonces_only_are_rendered_alike(name: str, two: str, three: str, four: str) -> None:
+    def rendered(suffix: str, nonce: str) -> bytes:
+        system = [{"type": "text", "text": header(suffix, nonce)}, {"type": "text", "text": "You are helpful."}]
+        body = body_of([{"role": "user", "content": "hi"}], system=system)
+        return msgspec.json.encode(chat_body(parse_messages(msgspec.json.encode(body)), "m"))
+
+    assert rendered(name, two) == rendered(three, four)
+
+
+@given(st.text())
+def test_a_text_that_does_not_start_with_the_header_is_left_alone(text: str) -> None:
+    said = f"Note cch=81ac4; {text} {header()}"
+    assert steady(said) == said
+
+
+@pytest.mark.parametrize("joint", ["\n", "\n\n", " "])
+def test_text_after_the_header_is_left_alone(joint: str) -> None:
+    rest = "Explain cch=81ac4; and cc_version=2.1.50.d2a, please."
+    assert steady(header() + joint + rest).endswith(joint + rest)
+
+
+def test_a_user_who_quotes_the_header_is_quoted_exactly() -> None:
+    body = body_of([{"role": "user", "content": header()}])
+    assert chat_body(parse_messages(msgspec.json.encode(body)), "m")["messages"][0]["content"] == header()

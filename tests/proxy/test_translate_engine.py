@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 import pytest
 
 from specdash.backend.launch import free_port
@@ -43,7 +43,7 @@ def chunks(port: int, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def counted(answer: dict[str, Any], **fields: Any) -> MessagesRequest:
-    return parse_count_tokens(orjson.dumps(body_of([USER, answer], **fields)))
+    return parse_count_tokens(msgspec.json.encode(body_of([USER, answer], **fields)))
 
 
 def without_pictures() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def without_pictures() -> dict[str, Any]:
     ],
 )
 def test_a_rich_conversation_is_answered_with_usage_timings_and_progress(port: int, fields: dict[str, Any]) -> None:
-    request = parse_messages(orjson.dumps({**without_pictures(), **fields}))
+    request = parse_messages(msgspec.json.encode({**without_pictures(), **fields}))
     found = chunks(port, chat_body(request, "m", max_tokens=8))
     assert any(chunk.get("choices") for chunk in found)
     assert any("prompt_progress" in chunk for chunk in found)
@@ -92,7 +92,7 @@ def test_an_unanswered_call_can_be_rendered(port: int) -> None:
 
 
 def test_pictures_are_refused_by_a_model_without_eyes(port: int) -> None:
-    request = parse_messages(orjson.dumps(rich_body()))
+    request = parse_messages(msgspec.json.encode(rich_body()))
     with pytest.raises(urllib.error.HTTPError) as caught:
         chunks(port, chat_body(request, "m", max_tokens=1))
     with caught.value:

@@ -1,4 +1,4 @@
-"""Connections to the upstream: kept, replaced, bounded, and closed at once."""
+"""Connections to the upstream: kept, replaced, bounded, closed at once; and what its errors mean."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from specdash.proxy.http.responses import ApiError
-from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError
+from specdash.proxy.http.responses import ApiError, PromptTooLongError
+from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError, api_error, stream_error
 from support.fault_server import free_port, full_backlog, says, writes
 from support.proxy_app import settings_for
 from support.scripted_server import Call, ScriptedServer
@@ -43,7 +45,7 @@ async def endless(call: Call) -> None:
 
 
 async def whole(upstream: Upstream, body: bytes = b"{}") -> bytes:
-    async with await upstream.open(body) as reply:
+    async with upstream.open(body) as reply:
         return await reply.body(1 << 24)
 
 
@@ -63,7 +65,7 @@ class TestPool:
 
         async with connected(streams) as (upstream, server):
             for _ in range(3):
-                async with await upstream.open(b"{}") as reply:
+                async with upstream.open(b"{}") as reply:
                     assert await reply.read() == b"data: [DONE]\n\n"
                     await reply.read_to_the_end()
             assert server.connections == 1
@@ -76,33 +78,6 @@ class TestPool:
             assert [call.raw for call in server.calls] == [b'{"a":1}', body]
             assert server.calls[0].path == "/v1/chat/completions"
 
-    async def test_kept_connections_that_died_are_replaced_without_the_client_noticing(self) -> None:
-        together = asyncio.Barrier(3)
-
-        async def dies_on_reuse(call: Call) -> None:
-            if call.raw == b"first":
-                await together.wait()
-            if call.ordinal == 0:
-                await call.answer()
-            else:
-                call.hang_up()
-
-        async with connected(dies_on_reuse) as (upstream, server):
-            await asyncio.gather(*(whole(upstream, b"first") for _ in range(3)))
-            assert await whole(upstream) == b"{}"
-            assert (len(server.calls), server.connections) == (7, 4)
-
-    async def test_a_connection_that_the_server_has_closed_is_not_used(self) -> None:
-        async def answers_once(call: Call) -> None:
-            await call.answer()
-            call.hang_up()
-
-        async with connected(answers_once) as (upstream, server):
-            await whole(upstream)
-            await until_async(lambda: server.open == 0)
-            await whole(upstream)
-            assert [call.ordinal for call in server.calls] == [0, 0]
-
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
             if call.ordinal == 0:
@@ -114,14 +89,8 @@ class TestPool:
         async with connected(half_a_head) as (upstream, server):
             await whole(upstream)
             with pytest.raises(UpstreamBrokenError):
-                await upstream.open(b"{}")
+                await whole(upstream)
             assert len(server.calls) == 2
-
-    async def test_a_new_connection_that_dies_unanswered_is_an_error(self) -> None:
-        async with connected(writes(b"")) as (upstream, server):
-            with pytest.raises(UpstreamBrokenError, match="without an answer"):
-                await upstream.open(b"{}")
-            assert len(server.calls) == 1
 
     async def test_more_requests_than_connections_wait_their_turn(self) -> None:
         running = most = 0
@@ -148,10 +117,10 @@ class TestFailures:
         port = free_port()
         upstream = Upstream(settings_for(f"http://user:secret@127.0.0.1:{port}"))
         with pytest.raises(ApiError) as caught:
-            await upstream.open(b"{}")
+            await whole(upstream)
         await upstream.close()
         error = caught.value
-        assert (error.status, error.type, error.retry_after) == (529, "overloaded_error", 2)
+        assert (error.status, error.type, error.headers) == (529, "overloaded_error", {"retry-after": "2"})
         assert error.message == "the upstream cannot be reached: connection refused"
         assert caplog.messages == [f"http://127.0.0.1:{port}: {error.message}"]
 
@@ -160,50 +129,14 @@ class TestFailures:
         with full_backlog() as url:
             upstream = Upstream(settings_for(url))
             with pytest.raises(ApiError, match="no connection in time") as caught:
-                await upstream.open(b"{}")
+                await whole(upstream)
             await upstream.close()
         assert caught.value.status == 529
-
-    async def test_silence_before_the_answer_is_a_timeout(self) -> None:
-        async with connected(Call.hang, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
-            with pytest.raises(ApiError, match=r"silent for 0\.1 s") as caught:
-                await upstream.open(b"{}")
-            assert (caught.value.status, caught.value.type) == (504, "timeout_error")
-
-    async def test_silence_inside_the_answer_is_a_timeout_and_closes_the_connection(self) -> None:
-        async def stalls(call: Call) -> None:
-            await call.begin()
-            await call.chunk(b"data: {}\n\n")
-            await call.hang()
-
-        async with connected(stalls, PROXY_READ_TIMEOUT="0.1") as (upstream, server):
-            async with await upstream.open(b"{}") as reply:
-                assert await reply.read() == b"data: {}\n\n"
-                with pytest.raises(ApiError) as caught:
-                    await reply.read()
-            assert caught.value.status == 504
-            await until_async(lambda: server.open == 0)
-            assert upstream.in_flight == 0
-
-    @pytest.mark.parametrize("chunked", [True, False])
-    async def test_a_stream_that_breaks_off_is_told_apart(self, chunked: bool) -> None:
-        async def breaks(call: Call) -> None:
-            if chunked:
-                await call.begin()
-                await call.chunk(b"data: {}\n\n")
-            else:
-                await call.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n\n")
-            call.hang_up()
-
-        async with connected(breaks) as (upstream, _):
-            with pytest.raises(UpstreamBrokenError, match="broke off"):
-                await whole(upstream)
-            assert upstream.in_flight == 0
 
     async def test_what_is_not_http_is_told(self) -> None:
         async with connected(writes(b"220 smtp ready\r\n\r\n")) as (upstream, _):
             with pytest.raises(ApiError, match="does not answer in HTTP"):
-                await upstream.open(b"{}")
+                await whole(upstream)
 
     async def test_an_error_body_of_any_size_is_read_within_bounds(self) -> None:
         async def floods(call: Call) -> None:
@@ -212,28 +145,20 @@ class TestFailures:
                 await call.chunk(b"x" * 65536)
 
         async with connected(floods) as (upstream, server):
-            async with await upstream.open(b"{}") as reply:
+            async with upstream.open(b"{}") as reply:
                 assert len((await reply.error()).message) < 1000
             await until_async(lambda: server.open == 0)
-
-
-class TestSecrets:
-    async def test_the_upstreams_key_is_sent(self) -> None:
-        async with connected(says_ok, PROXY_UPSTREAM_API_KEY="k-1") as (upstream, server):
-            await whole(upstream)
-            await upstream.get_json("/props", 2)
-            assert [call.headers.get("authorization") for call in server.calls] == ["Bearer k-1", "Bearer k-1"]
 
 
 class TestAbort:
     async def test_closes_the_connection_at_once_and_only_once(self) -> None:
         async with connected(endless) as (upstream, server):
-            reply = await upstream.open(b"{}")
-            assert await reply.read()
-            reply.abort()
-            reply.abort()
-            assert await reply.read() == b""
-            await until_async(lambda: server.open == 0)
+            async with upstream.open(b"{}") as reply:
+                assert await reply.read()
+                reply.abort()
+                reply.abort()
+                assert await reply.read() == b""
+                await until_async(lambda: server.open == 0)
             assert upstream.in_flight == 0
 
     @pytest.mark.parametrize("behave", [endless, Call.hang])
@@ -248,22 +173,23 @@ class TestAbort:
 
     async def test_cancelling_a_request_that_waits_for_its_turn_frees_it(self) -> None:
         async with connected(endless, PROXY_MAX_CONNECTIONS="1") as (upstream, _):
-            async with await upstream.open(b"{}"):
-                task = asyncio.create_task(upstream.open(b"{}"))
+            async with upstream.open(b"{}"):
+                task = asyncio.create_task(whole(upstream))
                 await asyncio.sleep(0.01)
                 assert upstream.in_flight == 2
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 assert upstream.in_flight == 1
-            async with await upstream.open(b"{}") as reply:
+            async with upstream.open(b"{}") as reply:
                 assert await reply.read()
 
     async def test_drained_waits_for_what_is_running(self) -> None:
         async with connected(endless) as (upstream, _):
             assert await upstream.drained(0)
-            reply = await upstream.open(b"{}")
+            task = asyncio.create_task(whole(upstream))
+            await until_async(lambda: upstream.in_flight == 1)
             assert not await upstream.drained(0.01)
-            asyncio.get_running_loop().call_later(0.01, reply.abort)
+            asyncio.get_running_loop().call_later(0.01, task.cancel)
             assert await upstream.drained(5)
 
 
@@ -273,3 +199,75 @@ class TestQuestions:
             with pytest.raises(ApiError) as caught:
                 await upstream.get_json("/props", 0.05)
             assert caught.value.status == 504
+
+
+def said(message: str, **more: object) -> bytes:
+    return json.dumps({"error": {"message": message, **more}}).encode()
+
+
+class TestPromptTooLong:
+    def test_llama_cpp_names_both_numbers(self) -> None:
+        message = "request (36014 tokens) exceeds the available context size (4096 tokens), try increasing it"
+        body = said(message, code=400, type="exceed_context_size_error", n_prompt_tokens=36014, n_ctx=4096)
+        error = api_error(400, body)
+        assert isinstance(error, PromptTooLongError)
+        assert error.message == "prompt is too long: 36014 tokens > 4096 maximum"
+        assert (error.status, error.type) == (400, "invalid_request_error")
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "the request exceeds the available context size. try increasing the context size or enable context shift",
+            "input (5000 tokens) is larger than the max context size (4096 tokens). skipping",
+            "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        ],
+    )
+    @pytest.mark.parametrize("status", [400, 500])
+    def test_without_its_numbers_the_wording_that_clients_compact_on_remains(self, message: str, status: int) -> None:
+        error = api_error(status, said(message))
+        assert (error.status, error.message) == (400, f"prompt is too long: {message}")
+
+
+class TestStatus:
+    @pytest.mark.parametrize(
+        ("code", "status"), [(503, 529), (400, 400), ("server_error", 500), (None, 500), (12, 500)]
+    )
+    def test_an_error_inside_a_stream_has_its_code_for_a_status(self, code: object, status: int) -> None:
+        assert stream_error({"code": code, "message": "x"}).status == status
+
+    @pytest.mark.parametrize(
+        ("status", "body", "expected", "kind"),
+        [
+            (503, said("Loading model", code=503, type="unavailable_error"), 529, "overloaded_error"),
+            (503, b"", 529, "overloaded_error"),
+            (401, said("Invalid API Key", type="authentication_error"), 502, "api_error"),
+            (403, b"{}", 502, "api_error"),
+            (404, said("File Not Found", type="not_found_error"), 502, "api_error"),
+            (429, said("slow down"), 429, "rate_limit_error"),
+            (413, b"", 413, "request_too_large"),
+            (400, said("'messages' is required"), 400, "invalid_request_error"),
+            (422, said("bad"), 400, "invalid_request_error"),
+            (500, said("image input is not supported - hint: you may need to provide the mmproj"), 400, None),
+            (500, said("Value is not callable: null at row 1, jinja template"), 400, None),
+            (500, said("something broke"), 500, "api_error"),
+            (502, b"<html><body><h1>502 Bad Gateway</h1></body></html>", 500, "api_error"),
+            (301, b"", 502, "api_error"),
+        ],
+    )
+    def test_maps_to_what_clients_act_on(self, status: int, body: bytes, expected: int, kind: str | None) -> None:
+        error = api_error(status, body)
+        assert error.status == expected
+        assert kind is None or error.type == kind
+
+    def test_a_refused_key_is_the_operators_and_trying_again_does_not_help(self) -> None:
+        error = api_error(401, said("Invalid API Key"))
+        assert "PROXY_UPSTREAM_API_KEY" in error.message
+        assert error.headers == {"x-should-retry": "false"}
+
+
+@given(st.integers(300, 599), st.one_of(st.binary(max_size=200), st.text(max_size=50).map(str.encode)))
+def test_any_body_is_an_error_with_words(status: int, body: bytes) -> None:
+    error = api_error(status, body)
+    assert isinstance(error, ApiError)
+    assert error.status >= 400
+    assert error.message

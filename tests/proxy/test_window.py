@@ -1,4 +1,4 @@
-"""What the proxy knows of its upstream, and when it looks."""
+"""What the proxy knows of its upstream, when it looks, and what a name of a model means."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pytest
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.proxy.upstream.upstream import Upstream
-from specdash.proxy.upstream.window import ContextWindow
+from specdash.proxy.upstream.window import ContextWindow, display_name, use_model
 from support.clock import Clock
 from support.fault_server import free_port
-from support.proxy_app import settings_for
+from support.proxy_app import proxied, running_proxy, settings_for
+from support.router import running_router
 from support.scripted_server import Call, ScriptedServer, tells
 from support.upstream_script import loading
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
-    from support.scripted_server import Behaviour
+    from support.scripted_server import Behaviour, Call
 
 PROPS = {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b11549", "modalities": {"vision": True}}
 MODELS = {"data": [{"id": "/models/Qwen3.gguf", "meta": {"n_ctx": 2048}}]}
@@ -164,3 +166,119 @@ async def test_a_hanging_upstream_delays_a_request_by_two_seconds_at_most() -> N
         async with asyncio.timeout(3):
             await window.refresh()
         assert window.tokens is None
+
+
+IDS = ["/models/Qwen3 8B.gguf", "claude-local", "org/Gemma:12b"]
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("/models/Qwen3 8B-Q4_K_M.gguf", "Qwen3 8B-Q4_K_M"),
+        ("C:\\models\\X.GGUF", "X"),
+        ("org/Gemma:12b", "org/Gemma:12b"),
+        ("模型", "模型"),
+    ],
+)
+def test_a_file_is_shown_by_its_name(model: str, shown: str) -> None:
+    assert display_name(model) == shown
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        ("/models/Qwen3 8B.gguf", "/models/Qwen3 8B.gguf"),
+        ("org/Gemma:12b", "org/Gemma:12b"),
+        ("org/Gemma:12b[1m]", "org/Gemma:12b"),
+        ("claude-local", "claude-local"),
+        ("claude-sonnet-4-5-20250929", "/models/Qwen3 8B.gguf"),
+        ("claude-org-gemma-12b", "/models/Qwen3 8B.gguf"),
+        ("", "/models/Qwen3 8B.gguf"),
+    ],
+)
+async def test_an_id_of_the_upstream_means_that_model_and_any_other_name_the_loaded_one(
+    requested: str, expected: str
+) -> None:
+    async with watched(models=tells({"data": [{"id": name} for name in IDS]})) as (window, _):
+        assert await use_model(requested, window) == expected
+
+
+class Router:
+    """A router's answers, and the models that were asked for."""
+
+    def __init__(self, **states: str) -> None:
+        self.states = states
+        self.asked: list[str] = []
+        self.used: dict[str, int] = {}
+
+    async def __call__(self, call: Call) -> None:
+        if call.path == "/v1/models":
+            rows = [
+                {"id": name, "status": {"value": state}, "last_used_ms": self.used.get(name, 0)}
+                for name, state in self.states.items()
+            ]
+            await call.json({"data": rows})
+        elif call.path == "/v1/chat/completions":
+            self.asked.append(call.body["model"])
+            message = {"role": "assistant", "content": "hello"}
+            await call.json({"choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": {}})
+        else:
+            await call.json({"role": "router"})
+
+
+def turn(model: str) -> dict[str, Any]:
+    return {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "the"}]}
+
+
+PATHS = pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+
+
+@PATHS
+async def test_one_that_is_awake_comes_before_one_that_sleeps(path: str) -> None:
+    upstream = Router(a="unloaded", b="sleeping", c="loaded")
+    upstream.used = {"b": 9000}
+    async with proxied(upstream) as (proxy, _):
+        assert (await proxy.post(path, turn("any"))).status_code == 200
+    assert upstream.asked == ["c"]
+
+
+@PATHS
+async def test_of_several_the_one_used_last_through_this_proxy(path: str) -> None:
+    upstream = Router(a="loaded", b="loaded", c="loaded")
+    async with proxied(upstream) as (proxy, _):
+        for model in ("c", "b", "any", "c", "any"):
+            assert (await proxy.post(path, turn(model))).status_code == 200
+    assert upstream.asked == ["c", "b", "b", "c", "c"]
+
+
+async def test_a_router_that_tells_when_each_was_used_is_believed() -> None:
+    upstream = Router(a="loaded", b="loaded")
+    upstream.used = {"a": 5000, "b": 9000}
+    async with proxied(upstream) as (proxy, _):
+        await proxy.post("/v1/messages", turn("any"))
+    assert upstream.asked == ["b"]
+
+
+@PATHS
+async def test_while_none_is_resident_it_is_refused_and_nothing_is_loaded(path: str) -> None:
+    upstream = Router(a="unloaded", b="loading")
+    async with proxied(upstream) as (proxy, _):
+        answer = await proxy.post(path, turn("any"))
+        assert answer.status_code == 400
+        assert "no model in memory; name one of: a, b" in answer.json()["error"]["message"]
+    assert upstream.asked == []
+
+
+@pytest.mark.llama_server
+async def test_on_the_real_router_it_is_the_model_used_last_and_no_other_is_loaded(tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        async with running_proxy(settings_for(router.url)) as proxy:
+            assert (await proxy.post("/v1/messages", turn("any"))).status_code == 400
+            assert set(router.states().values()) == {"unloaded"}
+            assert (await proxy.post("/v1/chat/completions", turn("beta"))).status_code == 200
+            answer = await proxy.post("/v1/chat/completions", turn("any"))
+            assert answer.json()["model"] == "beta"
+            assert (await proxy.post("/v1/messages", turn("alpha"))).status_code == 200
+            answer = await proxy.post("/v1/chat/completions", turn("any"))
+            assert answer.json()["model"] == "alpha"
+            assert router.states() == {"alpha": "loaded", "beta": "loaded", "broken": "unloaded"}

@@ -62,7 +62,7 @@ _BASELINE = (
 )  # fmt: skip
 _TUNER = ("--busy-ok", "--each", "3", "--tokens", "96")
 """The demo's own traffic never rests, and half an hour would be too long for its visitors."""
-_PROXY_PACKAGES = ("aiohttp", "orjson", "uvicorn")
+_PROXY_PACKAGES = ("aiohttp", "uvicorn")
 _JANITOR = 'read _; rm -rf -- "$1"'
 """Waits for its input to close, which our death does however we die, and removes the directory."""
 

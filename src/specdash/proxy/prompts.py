@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.core.proxy_events import PromptChange
@@ -57,7 +57,7 @@ def _fingerprint(body: Mapping[str, Any]) -> Fingerprint:
         (message for message in listed if isinstance(message, dict) and message.get("role") == "system"), None
     )
     rest = (message for message in listed if message is not system)
-    texts = [orjson.dumps(piece, default=str) for piece in (system, tools, *rest)]
+    texts = [msgspec.json.encode(piece) for piece in (system, tools, *rest)]
     hashes = tuple(map(hash, texts))
     return Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
 

@@ -133,12 +133,9 @@ class ProxySession(Struct, eq=False):
         self.history.append(size)
         least = min(CALIBRATION_TOKENS, window // 8) if window else CALIBRATION_TOKENS
         if estimate is not None and estimate >= max(1, least):
-            self._calibrate(usage.prompt / estimate)
-
-    def _calibrate(self, ratio: float) -> None:
-        ratio = min(max(ratio, SCALE_BOUNDS[0]), SCALE_BOUNDS[1])
-        if abs(ratio - self.scale) > SCALE_STEP * self.scale:
-            self.scale = ratio
+            ratio = min(max(usage.prompt / estimate, SCALE_BOUNDS[0]), SCALE_BOUNDS[1])
+            if abs(ratio - self.scale) > SCALE_STEP * self.scale:
+                self.scale = ratio
 
     def utilisation(self, window: int | None) -> float | None:
         """Share of `window` the last turn used, None when either is unknown."""
@@ -146,13 +143,10 @@ class ProxySession(Struct, eq=False):
 
     def turns_remaining(self, window: int | None) -> int | None:
         """Turns until the window is full if the context grows on as it did; None while that is unknown."""
-        if not window or len(self.history) < 2:
+        growth = [after - before for before, after in pairwise(self.history) if after > before]
+        if not window or not growth:
             return None
-        sizes = self.history
-        growth = [after - before for before, after in pairwise(sizes) if after > before]
-        if not growth:
-            return None
-        return max(0, int((window - sizes[-1]) * len(growth) // sum(growth)))
+        return max(0, int((window - self.history[-1]) * len(growth) // sum(growth)))
 
     def view(self, window: int | None) -> SessionView:
         """As the dashboard sees it."""

@@ -225,8 +225,7 @@ def reread(current: Configuration) -> Reload:
     if current.env_file is None:
         return Reload(current)
     values, digest = read_env_file(current.env_file)
-    result = reloaded(current, {**values, **current.overrides})
-    return msgspec.structs.replace(result, configuration=msgspec.structs.replace(result.configuration, digest=digest))
+    return reloaded(msgspec.structs.replace(current, digest=digest), {**values, **current.overrides})
 
 
 def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:

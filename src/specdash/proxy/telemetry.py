@@ -11,23 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
-from msgspec import Struct, field
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
-    DECODE,
-    PREFILL,
     ActiveView,
     Guardrail,
     GuardrailAction,
     GuardrailEvent,
     RequestOutcome,
     RequestPhase,
-    speed,
     to_json,
     warning_level,
 )
-from specdash.core.proxy_lines import CONTEXT_LEVELS, ContextLine, context_text, line_text, note_text
+from specdash.core.proxy_lines import ContextLine, context_text, line_text, note_text
 from specdash.proxy.answer.assembler import Cost
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.prompts import PromptBook
@@ -71,27 +67,25 @@ class EventsFile:
 
     def write(self, line: str) -> None:
         """Append one line; a failure is counted, and logged when it is the first in a row."""
-        if self.path is None:
+        if (path := self.path) is None:
             return
+        data = (line + "\n").encode("utf-8", "backslashreplace")
         try:
-            self._append(self.path, (line + "\n").encode("utf-8", "backslashreplace"))
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if path.is_file() and (size := path.stat().st_size) and size + len(data) > self.max_bytes:
+                for number in range(KEPT, 0, -1):
+                    newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+                    if newer.exists():
+                        put(newer, path.with_name(f"{path.name}.{number}"))
+            with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(data)
             self._fails = False
         except OSError as error:
             self.lost += 1
             if not self._fails:
                 reason = os.strerror(error.errno) if error.errno else error
-                _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", self.path, reason)
+                _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", path, reason)
             self._fails = True
-
-    def _append(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.is_file() and (size := path.stat().st_size) and size + len(data) > self.max_bytes:
-            for number in range(KEPT, 0, -1):
-                newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
-                if newer.exists():
-                    put(newer, path.with_name(f"{path.name}.{number}"))
-        with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(data)
 
 
 # One request under way: its phase, its live numbers, and their sums over retries.
@@ -100,8 +94,8 @@ class EventsFile:
 class ActiveRequest:
     """A request between its arrival and its end; `event` holds what was known of it at its arrival.
 
-    Whoever serves the request calls `held`, `sent`, `update`, `first_content` and `next_attempt` as they happen. An
-    answer's numbers, those of the current attempt, are read when asked for, not when they arrive.
+    `held`, `sent`, `first_content` and `next_attempt` are called as they happen; `answer` is that of the current
+    attempt, whose numbers are read when they are asked for.
     """
 
     def __init__(self, session: ProxySession, event: RequestEvent, clock: Callable[[], float]) -> None:
@@ -109,6 +103,7 @@ class ActiveRequest:
         self.event = event
         self.arrived = clock()
         self.attempt = 1
+        self.answer: AnswerAssembler | None = None
         self.held_s: float | None = None
         self.ttft_s: float | None = None
         self.guardrails: list[str] = []
@@ -116,7 +111,6 @@ class ActiveRequest:
         self._clock = clock
         self._held_at: float | None = None
         self._past: list[Cost] = []
-        self._answer: AnswerAssembler | None = None
 
     def held(self) -> None:
         """The request waits because the proxy is held."""
@@ -129,10 +123,6 @@ class ActiveRequest:
             self.held_s = (self.held_s or 0.0) + self._clock() - self._held_at
             self._held_at = None
 
-    def update(self, answer: AnswerAssembler) -> None:
-        """More of the answer is there. Called for every read of the upstream's bytes."""
-        self._answer = answer
-
     def first_content(self) -> None:
         """Content was sent to the client; only the first call counts."""
         if self.ttft_s is None:
@@ -141,14 +131,8 @@ class ActiveRequest:
     def next_attempt(self) -> None:
         """The upstream will be asked once more: what the last call cost goes into the cost."""
         self._past.append(self.call_cost())
-        self._answer = None
+        self.answer = None
         self.attempt += 1
-
-    def end(self) -> float:
-        """Nothing more will happen; the seconds since the arrival."""
-        self.sent()
-        self.ended = True
-        return max(0.0, self._clock() - self.arrived)
 
     @property
     def phase(self) -> RequestPhase:
@@ -157,21 +141,13 @@ class ActiveRequest:
             return RequestPhase.DONE
         if self._held_at is not None:
             return RequestPhase.HELD
-        answer = self._answer
-        if answer is None:
-            return RequestPhase.WAITING
-        if answer.started:
+        if self.answer is not None and self.answer.started:
             return RequestPhase.DECODE
-        return RequestPhase.WAITING if answer.cost().prompt_done is None else RequestPhase.PREFILL
-
-    @property
-    def text_chars(self) -> int | None:
-        """Characters of visible text that the model wrote."""
-        return self._answer.text_chars if self._answer is not None else None
+        return RequestPhase.WAITING if self.call_cost().prompt_done is None else RequestPhase.PREFILL
 
     def call_cost(self) -> Cost:
         """What the latest upstream call has cost so far."""
-        return self._answer.cost() if self._answer is not None else Cost()
+        return self.answer.cost() if self.answer is not None else Cost()
 
     def cost(self) -> Cost:
         """Everything so far, retries included."""
@@ -197,8 +173,8 @@ class ActiveRequest:
             prompt_done=cost.prompt_done,
             cached_tokens=cost.cached,
             completion_tokens=cost.predicted,
-            prefill_rate=speed(cost.prefilled, cost.prefill_ms, PREFILL),
-            decode_rate=speed(cost.decoded, cost.decode_ms, DECODE),
+            prefill_rate=cost.prefill_rate,
+            decode_rate=cost.decode_rate,
             draft_tokens=cost.draft,
             accepted_tokens=cost.accepted,
         )
@@ -238,34 +214,6 @@ class Histogram:
             self.sum += value
 
 
-class TokenTally(Struct):
-    """Counts of ended requests. `sums` are of tokens and seconds, by the metric's name, over all retries."""
-
-    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By endpoint and outcome."""
-    errors: Counter[str] = field(default_factory=Counter)
-    """By error type."""
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    ttft: Histogram = field(default_factory=Histogram)
-    duration: Histogram = field(default_factory=Histogram)
-
-    def add(self, event: RequestEvent, cost: Cost) -> None:
-        """Count a finished request."""
-        self.requests[event.path, event.outcome] += 1
-        if event.outcome is RequestOutcome.ERROR:
-            self.errors[event.error_type or "unknown"] += 1
-        for name, field_name, _ in SUMS:
-            if name != "prompt_tokens" or not event.prompt_estimated:
-                self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
-        self.ttft.add(event.ttft_s)
-        self.duration.add(event.duration_s)
-
-    def count(self, outcome: RequestOutcome) -> int:
-        """Requests that ended so, over all endpoints."""
-        return sum(number for (_, how), number in self.requests.items() if how == outcome)
-
-
-CLIENT_LEFT_STATUS = 499
 LONGEST_NAME = 100
 MOST_NAMES = 50
 
@@ -273,8 +221,9 @@ MOST_NAMES = 50
 class Telemetry:
     """Written by the handlers of requests, read by /v1/context and /metrics. Nothing here fails a request.
 
-    `counters` counts guardrail actions as `guardrail:action`, `tally` everything else, since the proxy's start.
-    `started` is Unix time.
+    What is counted is counted since `started`, in Unix time: guardrail actions in `counters` as `guardrail:action`;
+    ended requests by endpoint and outcome, failed ones by error type, and `sums` of tokens and seconds over all
+    retries, by the metric's name.
     """
 
     def __init__(
@@ -288,27 +237,26 @@ class Telemetry:
     ) -> None:
         self.started = wall()
         self.counters: Counter[str] = Counter()
-        self.tally = TokenTally()
+        self.requests: Counter[tuple[str, RequestOutcome]] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.ttft, self.duration = Histogram(), Histogram()
         self.file = EventsFile(events_path(settings.events_file, env))
+        self.active: list[ActiveRequest] = []
+        """Requests under way, oldest first."""
         self._sessions = sessions
         self._prompts = PromptBook()
         self._clock = clock
         self._wall = wall
-        self._active: dict[int, ActiveRequest] = {}
-
-    @property
-    def active(self) -> list[ActiveRequest]:
-        """Requests under way, oldest first."""
-        return list(self._active.values())
 
     def begin(self, session: ProxySession, event: RequestEvent) -> ActiveRequest:
         """A request arrived and is understood, `event` is what is known of it; every one must be finished."""
         active = ActiveRequest(session, event, self._clock)
         session.model = event.model
         self._sessions.enter(session)
-        self._active[id(active)] = active
+        self.active.append(active)
         facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
-        _tell(logging.INFO, line_text, "request", facts, session=session.id, request_id=event.request_id)
+        _log(*line_text("request", facts, session=session.id, request_id=event.request_id))
         return active
 
     def sends(self, active: ActiveRequest, body: Mapping[str, Any]) -> None:
@@ -330,8 +278,7 @@ class Telemetry:
         self.file.write(
             to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
         )
-        level, text = note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id)
-        _LOG.log(level, "%s", text)
+        _log(*note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id))
 
     def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
         """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
@@ -358,19 +305,20 @@ class Telemetry:
         """
         if active.ended:
             return
-        duration_s = active.end()
-        self._active.pop(id(active), None)
-        self._sessions.leave(active.session)
-        cost = active.cost()
+        active.sent()
+        active.ended = True
+        session, cost = active.session, active.cost()
+        self.active.remove(active)
+        self._sessions.leave(session)
         if usage is None or cost.usage.total > usage.total:
             usage, prompt_estimated = cost.usage, False
         event = msgspec.structs.replace(
             active.event,
             outcome=outcome,
-            status=CLIENT_LEFT_STATUS if outcome is RequestOutcome.CLIENT_LEFT else status,
+            status=status,
             error_type=error_type,
             stop_reason=stop_reason,
-            duration_s=round(duration_s, 4),
+            duration_s=round(max(0.0, self._clock() - active.arrived), 4),
             held_s=_rounded(active.held_s, 4),
             ttft_s=_rounded(active.ttft_s, 4),
             prefill_s=round(cost.prefill_ms / 1000, 4) if cost.prefill_ms else None,
@@ -378,36 +326,42 @@ class Telemetry:
             prompt_tokens=usage.prompt or None,
             cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
             completion_tokens=usage.completion if usage.total > 0 else None,
-            prefill_rate=_rounded(speed(cost.prefilled, cost.prefill_ms, PREFILL), 2),
-            decode_rate=_rounded(speed(cost.decoded, cost.decode_ms, DECODE), 2),
+            prefill_rate=_rounded(cost.prefill_rate, 2),
+            decode_rate=_rounded(cost.decode_rate, 2),
             draft_tokens=cost.draft,
             accepted_tokens=cost.accepted,
             retries=active.attempt - 1,
-            context_window=active.session.window,
+            context_window=session.window,
             tool_calls=tuple(name[:LONGEST_NAME] for name in tool_calls[:MOST_NAMES]),
             guardrails=tuple(active.guardrails),
             prompt_estimated=prompt_estimated or None,
         )
-        self.tally.add(event, cost)
+        self.requests[event.path, outcome] += 1
+        if outcome is RequestOutcome.ERROR:
+            self.errors[error_type or "unknown"] += 1
+        for name, field_name, _ in SUMS:
+            if name != "prompt_tokens" or not event.prompt_estimated:
+                self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
+        self.ttft.add(event.ttft_s)
+        self.duration.add(event.duration_s)
         self.file.write(to_json(event))
-        session = active.session
         facts = {
             "finish": event.stop_reason or event.outcome,
             "output_tokens": event.completion_tokens,
-            "text_len": active.text_chars,
-            "tool_calls": len(event.tool_calls or ()),
+            "text_len": active.answer.text_chars if active.answer is not None else None,
+            "tool_calls": len(tool_calls[:MOST_NAMES]),
             "status": event.status,
             "error": event.error_type,
             "retries": event.retries or None,
             "ttft_s": event.ttft_s,
             "tok_s": event.decode_rate,
         }
-        _tell(logging.INFO, line_text, "response", facts, session=session.id, request_id=event.request_id)
+        _log(*line_text("response", facts, session=session.id, request_id=event.request_id))
         tokens, window = session.context_tokens, session.window
         if outcome is RequestOutcome.OK and tokens is not None and window:
             level, left = warning_level(tokens / window), session.turns_remaining(window)
             line = ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)
-            _tell(CONTEXT_LEVELS[level], context_text, line)
+            _log(*context_text(line))
 
 
 def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -418,15 +372,13 @@ def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
         elif isinstance(value, str):
             found[name] = value[:LONGEST_NAME]
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            found[name] = [str(entry)[:LONGEST_NAME] for entry in list(value)[:MOST_NAMES]]
+        elif isinstance(value, list):
+            found[name] = [str(entry)[:LONGEST_NAME] for entry in value[:MOST_NAMES]]
     return found
 
 
-def _tell(level: int, made: Callable[..., tuple[int, str]], *values: Any, **named: Any) -> None:
-    """A line of the human log: its wording is in `core.proxy_lines`, whose function is called with these values."""
-    if _LOG.isEnabledFor(level):
-        _LOG.log(level, "%s", made(*values, **named)[1])
+def _log(level: int, text: str) -> None:
+    _LOG.log(level, "%s", text)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

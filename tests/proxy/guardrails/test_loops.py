@@ -168,15 +168,6 @@ def test_the_same_words_after_the_same_nudge_are_no_progress_but_no_tool_loop() 
     assert break_loop(given_request, state, SETTINGS, forced=0, utilisation=None) == (given_request, ())
 
 
-@given(growing(most=8))
-def test_the_state_is_a_function_of_the_history(history: list[list[Message]]) -> None:
-    states = [loop_state(row, SETTINGS) for row in history]
-    assert states == [loop_state(row, SETTINGS) for row in history]
-    for state in states:
-        assert 0 <= state.no_progress <= state.repeats <= state.turns
-        assert len(state.patterns) == state.period <= 3
-
-
 def broken(
     messages: Sequence[Message], kind: str = "auto", *, forced: int = 0, utilisation: float | None = None, **fields: Any
 ) -> tuple[MessagesRequest, MessagesRequest, tuple[GuardrailNote, ...]]:

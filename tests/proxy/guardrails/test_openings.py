@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolStart
 from specdash.proxy.answer.filters import with_held_calls
-from specdash.proxy.guardrails.openings import Openings, call_places, prose_lines
-from specdash.proxy.guardrails.written import written_at_end
+from specdash.proxy.guardrails.unexpected_end import prose_lines
+from specdash.proxy.guardrails.written import Openings, call_places, written_at_end
 from support.offered_tools import TOOLS
 from support.pieces import text_of, texts, through
 
@@ -80,7 +80,7 @@ PASSED = [
 def test_text_is_held_from_where_a_call_may_begin(passed: str, kept: str) -> None:
     for fragments in ([passed + kept], list(passed + kept), [passed, kept]):
         out, attempt = held(texts(*fragments))
-        before, rest = attempt.split(len(attempt.held_text) - len(kept))
+        before, rest = attempt.split(-len(kept))  # of an answer whose text ends here
         assert text_of([*out, *before]) == passed
         assert rest == kept
 
@@ -110,8 +110,9 @@ def test_thinking_keeps_its_place_among_held_text() -> None:
 def test_thinking_goes_on_when_the_text_from_a_place_on_does_not() -> None:
     out, attempt = held([Text("See\n" + HERMES), Thinking("hm"), Text("!")])
     assert out == []
-    assert attempt.split(4) == ([Text("See\n"), Thinking("hm")], HERMES + "!")
-    assert attempt.split(0) == ([Thinking("hm")], "See\n" + HERMES + "!")
+    end = len(attempt.held_text)
+    assert attempt.split(4 - end) == ([Text("See\n"), Thinking("hm")], HERMES + "!")
+    assert attempt.split(-end) == ([Thinking("hm")], "See\n" + HERMES + "!")
 
 
 _PIECES = st.sampled_from([

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct, field
 
+from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
 from specdash.proxy.http.responses import read_json
 
@@ -44,6 +45,16 @@ class Cost(Struct, frozen=True):
     draft: int | None = None
     accepted: int | None = None
 
+    @property
+    def prefill_rate(self) -> float | None:
+        """Prompt tokens per second."""
+        return speed(self.prefilled, self.prefill_ms, PREFILL)
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Generated tokens per second."""
+        return speed(self.decoded, self.decode_ms, DECODE)
+
     @classmethod
     def total(cls, costs: Sequence[Cost]) -> Cost:
         """The sums of what is known."""
@@ -52,38 +63,6 @@ class Cost(Struct, frozen=True):
             known = [value for cost in costs if (value := getattr(cost, name)) is not None]
             sums[name] = sum(known) if known else None
         return cls(sum((cost.usage for cost in costs), Usage()), **sums)
-
-
-def _cost(
-    usage: dict[str, Any], timings: dict[str, Any], progress: dict[str, Any], deltas: int, *, started: bool
-) -> Cost:
-    """What the latest counts come to; `deltas` of content where the upstream does not count tokens."""
-    fresh, cache, told = _count(timings, "prompt_n"), _count(timings, "cache_n"), _count(usage, "prompt_tokens")
-    evaluated = None if fresh is None else fresh + (cache or 0)
-    prompt = _first(told, _count(progress, "total"), evaluated)
-    done = prompt if started else _first(_count(progress, "processed"), evaluated)
-    details = usage.get("prompt_tokens_details")
-    of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
-    cached = _first(of_usage, cache, _count(progress, "cache"))
-    completion = _count(usage, "completion_tokens")
-    predicted = _first(_count(timings, "predicted_n"), completion, deltas or None)
-    spent = _number(timings, "prompt_ms") if started or not progress else None
-    prefill_ms = _first(spent, _number(progress, "time_ms")) or None
-    decode_ms = _number(timings, "predicted_ms") or None
-    shown = prompt or 0
-    return Cost(
-        Usage(shown, min(shown, cached or 0), (predicted if told is None else completion) or 0),
-        prompt,
-        done,
-        cached,
-        predicted,
-        max(0, done - (cached or 0)) if done is not None and prefill_ms else None,
-        prefill_ms,
-        max(0, predicted - 1) if predicted is not None and decode_ms else None,
-        decode_ms,
-        _count(timings, "draft_n"),
-        _count(timings, "draft_n_accepted"),
-    )
 
 
 def _count(values: dict[str, Any], name: str) -> int | None:
@@ -106,7 +85,6 @@ def _first(*values: Any) -> Any:
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """An event that grows past this is an upstream gone wrong, not an answer."""
-
 _SHOWN = 200
 
 
@@ -131,12 +109,6 @@ class ChatDecoder:
         for event in events:
             if self.done:
                 return
-            if event[:7] == b"data: {" and b"\n" not in event:
-                try:
-                    yield orjson.loads(event[6:])
-                    continue
-                except orjson.JSONDecodeError:
-                    pass
             yield from self._chunk(event)
         if len(self._rest) > MAX_EVENT_BYTES and not self.done:
             self.done = True
@@ -148,22 +120,27 @@ class ChatDecoder:
             yield from self._chunk(self._rest, is_partial=True)
         self.done = True
 
-    def _chunk(self, event: bytes, *, is_partial: bool = False) -> Iterator[dict[str, Any]]:
+    def _chunk(self, event: bytes, *, is_partial: bool = False) -> Sequence[dict[str, Any]]:
+        if event[:7] == b"data: {" and b"\n" not in event:
+            # What most events are.
+            try:
+                return (msgspec.json.decode(event[6:]),)
+            except (ValueError, RecursionError):
+                pass
         lines = [line.partition(b":") for line in event.split(b"\n")]
         fields = [(name, value.removeprefix(b" ")) for name, _, value in lines]
         text = b"\n".join(value for name, value in fields if name == b"data").strip()
-        if text == b"[DONE]":
-            self.done = True
-        elif text:
-            try:
-                found: Any = read_json(text)
-            except ValueError:
-                found = None
-            if isinstance(found, dict):
-                yield {"error": found} if (b"event", b"error") in fields and "error" not in found else found
-            elif not is_partial:
-                shown = text[:_SHOWN].decode("utf-8", "replace")
-                yield _failed(f"the upstream sent an event that is not a JSON object: {shown}")
+        if not text or text == b"[DONE]":
+            self.done = self.done or bool(text)
+            return ()
+        try:
+            found: Any = read_json(text)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            return ({"error": found} if (b"event", b"error") in fields and "error" not in found else found,)
+        shown = text[:_SHOWN].decode("utf-8", "replace")
+        return () if is_partial else (_failed(f"the upstream sent an event that is not a JSON object: {shown}"),)
 
 
 def _failed(message: str) -> dict[str, Any]:
@@ -172,6 +149,7 @@ def _failed(message: str) -> dict[str, Any]:
 
 _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
+_COUNTS = ("usage", "timings", "prompt_progress")
 
 
 class AnswerAssembler:
@@ -184,12 +162,6 @@ class AnswerAssembler:
 
     def __init__(self, *, fallback_id: str = "") -> None:
         self._fallback_id = fallback_id
-        self.started = False
-        """Some content has come: thinking, text or a call."""
-        self._deltas = 0
-        self._timings: dict[str, Any] = {}
-        self._progress: dict[str, Any] = {}
-        self._usage: dict[str, Any] = {}
         self.id: str | None = None
         self.finish_reason: str | None = None
         self.error: dict[str, Any] | None = None
@@ -198,6 +170,9 @@ class AnswerAssembler:
         """The stop word, when the upstream names it."""
         self.text_chars = 0
         self.thinking_chars = 0
+        self._deltas = 0
+        """Pieces of content: thinking, text or a call."""
+        self._counts: dict[str, dict[str, Any]] = {name: {} for name in _COUNTS}
         self._early: dict[int, tuple[str, str]] = {}
         """Id and arguments of calls whose name has not come."""
         self._numbers: dict[int, int] = {}
@@ -207,6 +182,11 @@ class AnswerAssembler:
         self.upstream_ids: list[str] = []
         """Of each call the upstream's own id, "" for none."""
         self._texts: list[str] = []
+
+    @property
+    def started(self) -> bool:
+        """Some content has come."""
+        return self._deltas > 0
 
     @property
     def message_id(self) -> str:
@@ -219,16 +199,41 @@ class AnswerAssembler:
         return self.cost().usage
 
     def cost(self) -> Cost:
-        """What the answer has cost so far."""
-        return _cost(self._usage, self._timings, self._progress, self._deltas, started=self.started)
+        """What the answer has cost so far; deltas of content where the upstream does not count tokens."""
+        usage, timings, progress = self._counts.values()
+        fresh, cache = _count(timings, "prompt_n"), _count(timings, "cache_n")
+        prompt_tokens = _count(usage, "prompt_tokens")
+        evaluated = None if fresh is None else fresh + (cache or 0)
+        prompt = _first(prompt_tokens, _count(progress, "total"), evaluated)
+        done = prompt if self.started else _first(_count(progress, "processed"), evaluated)
+        details = usage.get("prompt_tokens_details")
+        of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
+        cached = _first(of_usage, cache, _count(progress, "cache"))
+        completion = _count(usage, "completion_tokens")
+        predicted = _first(_count(timings, "predicted_n"), completion, self._deltas or None)
+        spent = _number(timings, "prompt_ms") if self.started or not progress else None
+        prefill_ms = _first(spent, _number(progress, "time_ms")) or None
+        decode_ms = _number(timings, "predicted_ms") or None
+        shown = prompt or 0
+        return Cost(
+            Usage(shown, min(shown, cached or 0), (predicted if prompt_tokens is None else completion) or 0),
+            prompt,
+            done,
+            cached,
+            predicted,
+            max(0, done - (cached or 0)) if done is not None and prefill_ms else None,
+            prefill_ms,
+            max(0, predicted - 1) if predicted is not None and decode_ms else None,
+            decode_ms,
+            _count(timings, "draft_n"),
+            _count(timings, "draft_n_accepted"),
+        )
 
     def chunk(self, obj: dict[str, Any]) -> list[Piece]:
         """The pieces of the next chunk; one that cannot be understood is passed over."""
         pieces: list[Piece] = []
         if self.id is None and isinstance(obj.get("id"), str):
             self.id = obj["id"] or None
-        if "timings" in obj and isinstance(obj["timings"], dict):
-            self._timings = obj["timings"]
         choices = obj.get("choices")
         if choices and isinstance(choices, list) and isinstance(choices[0], dict):
             choice = choices[0]
@@ -236,15 +241,21 @@ class AnswerAssembler:
             if isinstance(delta, dict):
                 content = delta.get("content")
                 if content.__class__ is str and content and len(delta) == 1:
+                    # What most chunks are.
                     pieces.append(self._text(content))
                 else:
                     self._delta(delta, pieces)
             elif isinstance(choice.get("message"), dict):
                 self._delta(choice["message"], pieces)
             if choice.get("finish_reason") is not None:
-                self._finish(choice)
-        if "usage" in obj or "prompt_progress" in obj or "error" in obj:
-            self._extras(obj)
+                self.finish_reason = _text_of(choice["finish_reason"]) or self.finish_reason
+                stop_text = _text_of(choice.get("stopping_word")) or _text_of(choice.get("stop_reason"))
+                self.stop_text = stop_text or self.stop_text
+        for name in _COUNTS:
+            if name in obj and isinstance(obj[name], dict):
+                self._counts[name] = obj[name]
+        if (error := obj.get("error")) and self.error is None:
+            self.error = error if isinstance(error, dict) else {"message": error}
         return pieces
 
     def text(self) -> str:
@@ -257,43 +268,22 @@ class AnswerAssembler:
         return [ToolCall(start.id, start.name, "".join(pieces)) for start, pieces in pairs]
 
     def _delta(self, delta: dict[str, Any], pieces: list[Piece]) -> None:
-        thinking = _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning"))
-        if thinking:
-            self.started = True
+        if thinking := _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning")):
             self._deltas += 1
             self.thinking_chars += len(thinking)
             pieces.append(Thinking(thinking))
-        text = _text_of(delta.get("content"))
-        if text:
+        if text := _text_of(delta.get("content")):
             pieces.append(self._text(text))
         entries = delta.get("tool_calls")
-        if entries and isinstance(entries, list):
-            for entry in entries:
-                if isinstance(entry, dict):
-                    self._call_delta(entry, pieces)
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict):
+                self._call_delta(entry, pieces)
 
     def _text(self, text: str) -> Text:
-        self.started = True
         self._deltas += 1
         self._texts.append(text)
         self.text_chars += len(text)
         return Text(text)
-
-    def _finish(self, choice: dict[str, Any]) -> None:
-        if isinstance(choice["finish_reason"], str):
-            self.finish_reason = choice["finish_reason"]
-        for name in ("stop_reason", "stopping_word"):
-            if isinstance(choice.get(name), str) and choice[name]:
-                self.stop_text = choice[name]
-
-    def _extras(self, obj: dict[str, Any]) -> None:
-        if isinstance(obj.get("usage"), dict):
-            self._usage = obj["usage"]
-        error = obj.get("error")
-        if error and self.error is None:
-            self.error = error if isinstance(error, dict) else {"message": error}
-        if isinstance(obj.get("prompt_progress"), dict):
-            self._progress = obj["prompt_progress"]
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
         """A part of the call of its index; without one, a part with a name begins a call."""
@@ -318,7 +308,6 @@ class AnswerAssembler:
             self._arguments.append([])
             self.upstream_ids.append(upstream_id)
             pieces.append(start)
-        self.started = True
         self._deltas += 1
         if arguments:
             self._arguments[number].append(arguments)

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.proxy.http.responses import object_of
@@ -167,25 +167,13 @@ class BlockOrder:
         raise NotImplementedError
 
 
-_SEED = hashlib.sha256(b"specdash")
-
-
 def signature_of(thinking: str) -> str:
     """The signature of a thinking block: opaque to clients, which hand it back as it is, and a function of its text."""
-    digest = _SEED.copy()
-    digest.update(thinking.encode("utf-8", "replace"))
+    digest = hashlib.sha256(b"specdash" + thinking.encode("utf-8", "replace"))
     return base64.b64encode(digest.digest()).decode("ascii")
 
 
 # A whole answer, kept: for clients that do not stream, and for guardrails that look before the client sees.
-
-
-class Block(Struct):
-    """One block; its `texts` join to its text or to the JSON of the `call`'s input."""
-
-    kind: str
-    texts: list[str]
-    call: ToolStart | None = None
 
 
 class MessageBuilder(BlockOrder):
@@ -193,47 +181,41 @@ class MessageBuilder(BlockOrder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: list[Block] = []
-
-    @property
-    def blocks(self) -> list[Block]:
-        """Everything so far."""
-        self.end()
-        return self._blocks
+        self._blocks: list[tuple[Piece, list[str]]] = []
+        """The piece that begins each, and its texts: they join to its text or to the JSON of its call's input."""
 
     def content(self) -> list[dict[str, Any]]:
         """Blocks of the Messages API. A tool input that is not a JSON object is `{}`."""
-        return [_content(block, "".join(block.texts)) for block in self.blocks]
+        return [_content(first, text) for first, text in self._joined()]
 
     def pieces(self) -> Iterator[Piece]:
         """The answer again, each block in one piece."""
-        for block in self.blocks:
-            joined = "".join(block.texts)
-            if block.call is not None:
-                yield block.call
-                yield Arguments(block.call.index, joined)
+        for first, text in self._joined():
+            if isinstance(first, ToolStart):
+                yield first
+                yield Arguments(first.index, text)
             else:
-                yield Text(joined) if block.kind == TEXT else Thinking(joined)
+                yield Text(text) if isinstance(first, Text) else Thinking(text)
+
+    def _joined(self) -> Iterator[tuple[Piece, str]]:
+        self.end()
+        return ((first, "".join(texts)) for first, texts in self._blocks)
 
     def _take(self, piece: Piece) -> None:
         blocks = self._blocks
-        if isinstance(piece, ToolStart):
-            blocks.append(Block(TOOL, [], piece))
-        elif isinstance(piece, Arguments):
-            blocks[-1].texts.append(piece.text)
-        elif isinstance(piece, Text | Thinking):
-            kind = TEXT if isinstance(piece, Text) else THINKING
-            if not blocks or blocks[-1].kind != kind:
-                blocks.append(Block(kind, []))
-            blocks[-1].texts.append(piece.text)
+        is_more = blocks and type(blocks[-1][0]) is type(piece) and not isinstance(piece, ToolStart)
+        if not is_more and not isinstance(piece, Arguments):
+            blocks.append((piece, []))
+        if isinstance(piece, Text | Thinking | Arguments):
+            blocks[-1][1].append(piece.text)
 
 
-def _content(block: Block, joined: str) -> dict[str, Any]:
-    if block.call is not None:
-        return {"type": TOOL, "id": block.call.id, "name": block.call.name, "input": object_of(joined) or {}}
-    if block.kind == TEXT:
-        return {"type": TEXT, "text": joined}
-    return {"type": THINKING, "thinking": joined, "signature": signature_of(joined)}
+def _content(first: Piece, text: str) -> dict[str, Any]:
+    if isinstance(first, ToolStart):
+        return {"type": TOOL, "id": first.id, "name": first.name, "input": object_of(text) or {}}
+    if isinstance(first, Text):
+        return {"type": TEXT, "text": text}
+    return {"type": THINKING, "thinking": text, "signature": signature_of(text)}
 
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -305,7 +287,7 @@ class SseWriter(BlockOrder):
         """End the stream with an error event; `envelope` is that of `ApiError`. Nothing may follow."""
         if self.finished:
             raise RuntimeError("the message is already finished")
-        self._out.append(b"event: error\ndata: " + orjson.dumps(envelope) + b"\n\n")
+        self._out.append(b"event: error\ndata: " + msgspec.json.encode(envelope) + b"\n\n")
         self.finished = True
 
     def take(self) -> bytes:
@@ -333,7 +315,7 @@ class SseWriter(BlockOrder):
             self._thought.append(piece.text)
         elif not isinstance(piece, Arguments):
             return
-        self._out.append(self._delta + orjson.dumps(piece.text) + _DELTA_END)
+        self._out.append(self._delta + msgspec.json.encode(piece.text) + _DELTA_END)
 
     def _open(self, kind: str, content: dict[str, Any]) -> None:
         self._close()
@@ -357,5 +339,5 @@ class SseWriter(BlockOrder):
         self._kind = ""
 
     def _write(self, name: str, **data: Any) -> None:
-        frame = orjson.dumps({"type": name, **data})
+        frame = msgspec.json.encode({"type": name, **data})
         self._out.append(b"event: " + name.encode("ascii") + b"\ndata: " + frame + b"\n\n")

@@ -9,8 +9,7 @@ from msgspec import Struct, field
 
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import END, Arguments, End, MessageBuilder, Text, Thinking, ToolStart
-from specdash.proxy.guardrails.openings import Openings
-from specdash.proxy.guardrails.repetition import RepetitionWatch
+from specdash.proxy.guardrails.written import Openings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
@@ -53,8 +52,9 @@ class Attempt(Struct):
         """The text among `held`."""
         return "".join(piece.text for piece in self.held if isinstance(piece, Text))
 
-    def split(self, at: int) -> tuple[list[Piece], str]:
-        """What is held before `at`, an offset in the held text, with all reasoning; and the text from there on."""
+    def split(self, start: int) -> tuple[list[Piece], str]:
+        """What is held before `start`, an offset in the answer's text, with all reasoning; and the text from there."""
+        at = start - (len(self.answer.text()) - len(self.held_text))
         before: list[Piece] = []
         rest = ""
         for piece in self.held:
@@ -95,6 +95,47 @@ def filtered(
     if names is not None or attempt.limit is not None:
         source = with_allowed_calls(source, attempt, names)
     return source
+
+
+UNIT_MAX = 500
+"""Longest repeated unit, in characters."""
+ENOUGH = 10_000
+"""Least length of a run of one unit, in characters."""
+_BLOCK = 256
+
+
+class RepetitionWatch:
+    """Looks for one unit repeated exactly for at least `ENOUGH` characters at the end of a text.
+
+    Memory is bounded. The tail is looked at once every 256 characters, however the text is cut into fragments.
+    """
+
+    def __init__(self) -> None:
+        self.tripped = False
+        self._pending: list[str] = []
+        self._size = 0
+        self._tail = ""
+
+    def feed(self, text: str) -> bool:
+        """Take the next piece of the text; True once it repeats endlessly, and from then on."""
+        self._pending.append(text)
+        self._size += len(text)
+        if self._size < _BLOCK or self.tripped:
+            return self.tripped
+        joined, at = "".join(self._pending), 0
+        while len(joined) - at >= _BLOCK and not self.tripped:
+            self._tail = (self._tail + joined[at : at + _BLOCK])[-ENOUGH:]
+            self.tripped = len(self._tail) == ENOUGH and _repeats(self._tail)
+            at += _BLOCK
+        self._pending, self._size = [joined[at:]], len(joined) - at
+        return self.tripped
+
+
+def _repeats(tail: str) -> bool:
+    """Whether every character equals the one a period of at most `UNIT_MAX` before it."""
+    found = tail.rfind(tail[-UNIT_MAX:], len(tail) - 2 * UNIT_MAX, len(tail) - 1)
+    period = len(tail) - UNIT_MAX - found
+    return found >= 0 and tail[period:] == tail[:-period]
 
 
 async def until_repeated(source: Pieces, attempt: Attempt) -> Pieces:
@@ -147,6 +188,7 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
     """
     ordered = sorted({stop for stop in stops if stop}, key=len)
     begins = re.compile("|".join(re.escape(mark) for mark in sorted({stop[0] for stop in ordered})) or "(?!)")
+    whole = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
     held = ""
     async for piece in source:
         if isinstance(piece, Text):
@@ -160,12 +202,12 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
         else:
             yield piece
             continue
-        at, stop = _earliest(held, ordered)
+        stop = whole.search(held)
         # A longer stop that begins before may still come.
-        if stop is not None and at <= settled:
-            attempt.is_cut, attempt.stop_text = True, stop
-            if at:
-                yield Text(held[:at])
+        if stop is not None and stop.start() <= settled:
+            attempt.is_cut, attempt.stop_text = True, stop[0]
+            if stop.start():
+                yield Text(held[: stop.start()])
             yield END
             held = ""
             continue
@@ -174,15 +216,6 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
         held = held[settled:]
         if not isinstance(piece, Text):
             yield piece
-
-
-def _earliest(text: str, stops: Sequence[str]) -> tuple[int, str | None]:
-    found: tuple[int, str | None] = (len(text), None)
-    for stop in stops:
-        at = text.find(stop, 0, found[0] + len(stop) - 1)
-        if at >= 0:
-            found = (at, stop)
-    return found
 
 
 def _settled(text: str, stops: Sequence[str]) -> int:

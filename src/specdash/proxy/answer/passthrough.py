@@ -12,17 +12,17 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from starlette.responses import Response
 
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import Thinking
-from specdash.proxy.http.responses import ApiError, client_host, read_body
+from specdash.proxy.http.responses import ApiError, client_host, load_object, object_of, read_body
 from specdash.proxy.http.stream import EventStream
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import check_pieces, dumped
+from specdash.proxy.translate.parse import check_pieces
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, use_model
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from specdash.proxy.answer.blocks import ToolCall
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.upstream.upstream import UpstreamReply
@@ -45,19 +44,11 @@ _LLAMA_JSON = "application/json; charset=utf-8"
 
 
 async def handle_chat(request: Request) -> Response:
-    """Serve one request."""
-    return (await _received(request)).response()
-
-
-async def _received(request: Request) -> _Exchange:
+    """Serve one request: the upstream's answer; a stream as it comes, with comments while the proxy is held."""
     proxy: Proxy = request.app.state.proxy
-    body = await read_body(request, proxy.settings.max_body_mib << 20)
-    try:
-        chat = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(chat, dict):
-        raise ApiError(400, "the body must be a JSON object")
+    settings = proxy.settings
+    body = await read_body(request, settings.max_body_mib << 20)
+    chat = load_object(body)
     check_pieces(chat)
     messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
     session = proxy.sessions.get(chat_session_id(request.headers, chat, client_host(request)))
@@ -66,7 +57,15 @@ async def _received(request: Request) -> _Exchange:
         model=model[:LONGEST_NAME] if isinstance(model, str) else "",
         messages=len(messages) if isinstance(messages, list) else 0, tools=len(tools) if isinstance(tools, list) else 0,
     )  # fmt: skip
-    return _Exchange(proxy, proxy.telemetry.begin(session, event), bytes(body), chat)
+    exchange = _Exchange(proxy, proxy.telemetry.begin(session, event), bytes(body), chat)
+    return EventStream(
+        exchange.asked,
+        commit_s=settings.commit_delay if event.stream else math.inf,
+        ping_s=settings.ping_interval,
+        idle=lambda: HELD_COMMENT if proxy.gate.held and not exchange.is_passing else b"",
+        failure=lambda error: b"data: " + msgspec.json.encode(error.openai()) + b"\n\n",
+        ended=exchange.ended,
+    )
 
 
 class _Exchange:
@@ -79,27 +78,13 @@ class _Exchange:
         self._chat = chat
         proxy.telemetry.sends(active, chat)
         self._answer = AnswerAssembler()
-        self._is_passing = False
+        self.is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""
-
-    def response(self) -> EventStream:
-        """The upstream's answer; a stream as it comes, with comments while the proxy is held."""
-        settings = self._proxy.settings
-        return EventStream(
-            self._asked,
-            commit_s=settings.commit_delay if self._active.event.stream else math.inf,
-            ping_s=settings.ping_interval,
-            idle=lambda: HELD_COMMENT if self._proxy.gate.held and not self._is_passing else b"",
-            failure=lambda error: b"data: " + orjson.dumps(error.openai()) + b"\n\n",
-            ended=self.ended,
-        )
 
     def ended(self, outcome: RequestOutcome, status: int, error_type: str | None, _error: ApiError | None) -> None:
         """Record the end, once."""
-        if self._active.ended:
-            return
         answer = self._answer
-        if outcome is RequestOutcome.OK:
+        if outcome is RequestOutcome.OK and not self._active.ended:
             self._active.session.turn_done(answer.usage, None, self._proxy.window.tokens)
         self._proxy.telemetry.finish(
             self._active,
@@ -107,10 +92,10 @@ class _Exchange:
             status=status,
             error_type=error_type,
             stop_reason=answer.finish_reason,
-            tool_calls=tuple(call.name for call in answer.tool_calls()),
+            tool_calls=[call.name for call in answer.tool_calls()],
         )
 
-    async def _asked(self, stream: EventStream) -> Response | None:
+    async def asked(self, stream: EventStream) -> Response | None:
         """Ask once the proxy is not held.
 
         A call that breaks off because the upstream is being restarted is made again, see `RetryPolicy`, unless a part
@@ -118,19 +103,15 @@ class _Exchange:
         """
         patience = RetryPolicy(self._proxy.gate)
         while True:
-            await admitted(self._proxy, self._wait_for_gate)
+            await admitted(self._proxy, self._active)
             await self._name_model()
             self._active.sent()
-            self._answer = AnswerAssembler()
+            self._active.answer = self._answer = AnswerAssembler()
             try:
                 return await (self._copied(stream) if self._active.event.stream else self._whole())
             except ApiError as error:
-                if self._is_passing or not await patience.again(error):
+                if self.is_passing or not await patience.again(error):
                     raise
-
-    async def _wait_for_gate(self) -> None:
-        self._active.held()
-        await self._proxy.gate.wait(self._proxy.settings.hold_limit)
 
     async def _name_model(self) -> None:
         """Name the model that `any` means, and note what is used: a router knows neither."""
@@ -139,56 +120,45 @@ class _Exchange:
             return
         if requested == ANY:
             self._chat["model"] = await use_model(requested, window)
-            self._body = dumped(self._chat)
+            self._body = msgspec.json.encode(self._chat)
         else:
             window.note_use(requested)
 
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""
-        async with await self._proxy.upstream.open(self._body, PATH) as reply:
+        async with self._proxy.upstream.open(self._body, PATH) as reply:
             if not _is_stream(reply):
                 if stream.started:
                     # The head says 200 and a stream since the hold: what came instead can only be an event.
                     raise await reply.error()
                 return await self._passed(reply)
             stream.headers["content-type"] = reply.headers["content-type"]
-            async for data in self._reads(reply, self._answer.chunk):
-                self._is_passing = True
+            async for data in _reads(reply, self._answer.chunk):
+                self.is_passing = True
                 await stream.write(data)
                 if self._active.ttft_s is None and self._answer.started:
                     self._active.first_content()
         self.ended(RequestOutcome.OK, 200, None, None)
         return None
 
-    async def _reads(self, reply: UpstreamReply, take: Callable[[dict[str, Any]], object]) -> AsyncIterator[bytes]:
-        """The bytes of a stream as they come; `take` gets its chunks before."""
-        decoder = ChatDecoder()
-        while data := await reply.read():
-            for chunk in decoder.feed(data):
-                take(chunk)
-            self._active.update(self._answer)
-            yield data
-        for chunk in decoder.close():
-            take(chunk)
-
     async def _whole(self) -> Response:
         wanted = streaming_fields(self._chat) if self._proxy.upstream.is_llama_cpp else None
         if wanted is not None:
-            rebuilt = await self._rebuilt(dumped({**self._chat, **wanted}))
+            rebuilt = await self._rebuilt(msgspec.json.encode({**self._chat, **wanted}))
             if rebuilt is not None:
                 return rebuilt
             self._active.next_attempt()
-            self._answer = AnswerAssembler()
-        async with await self._proxy.upstream.open(self._body, PATH) as reply:
+            self._active.answer = self._answer = AnswerAssembler()
+        async with self._proxy.upstream.open(self._body, PATH) as reply:
             return await self._passed(reply)
 
     async def _rebuilt(self, body: bytes) -> Response | None:
         """The whole that a stream makes; None when it has to be asked for after all."""
         whole = WholeCompletion(self._answer)
-        async with await self._proxy.upstream.open(body, PATH) as reply:
+        async with self._proxy.upstream.open(body, PATH) as reply:
             if not _is_stream(reply):
                 return await self._passed(reply)
-            async for _ in self._reads(reply, whole.chunk):
+            async for _ in _reads(reply, whole.chunk):
                 pass
         if not whole.is_complete:
             raise UpstreamBrokenError(502, "the upstream broke off its answer")
@@ -204,13 +174,7 @@ class _Exchange:
             raise await reply.error()
         text = await reply.body(_LARGEST_ANSWER)
         if reply.status // 100 == 2:
-            try:
-                value = orjson.loads(text)
-            except orjson.JSONDecodeError:
-                value = None
-            if isinstance(value, dict):
-                self._answer.chunk(value)
-                self._active.update(self._answer)
+            self._answer.chunk(object_of(text.decode("utf-8", "replace")) or {})
         headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
         return self._done(reply.status, text, headers)
 
@@ -219,13 +183,23 @@ class _Exchange:
             self._active.first_content()
             self.ended(RequestOutcome.OK, status, None, None)
         else:
-            kind = "api_error" if status >= 500 else "invalid_request_error"
-            self.ended(RequestOutcome.ERROR, status, kind, None)
+            self.ended(RequestOutcome.ERROR, status, "api_error" if status >= 500 else "invalid_request_error", None)
         return Response(text, status, headers)
 
 
 def _is_stream(reply: UpstreamReply) -> bool:
     return reply.status == 200 and reply.content_type.startswith("text/event-stream")
+
+
+async def _reads(reply: UpstreamReply, take: Callable[[dict[str, Any]], object]) -> AsyncIterator[bytes]:
+    """The bytes of a stream as they come; `take` gets its chunks before."""
+    decoder = ChatDecoder()
+    while data := await reply.read():
+        for chunk in decoder.feed(data):
+            take(chunk)
+        yield data
+    for chunk in decoder.close():
+        take(chunk)
 
 
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
@@ -261,12 +235,12 @@ class WholeCompletion:
 
     def __init__(self, answer: AnswerAssembler) -> None:
         self._answer = answer
-        self._thoughts: list[str] = []
+        self._thoughts = ""
         self._seen: dict[str, Any] = {}
 
     def chunk(self, chunk: dict[str, Any]) -> None:
         """The next chunk."""
-        self._thoughts += [piece.text for piece in self._answer.chunk(chunk) if isinstance(piece, Thinking)]
+        self._thoughts += "".join(piece.text for piece in self._answer.chunk(chunk) if isinstance(piece, Thinking))
         self._seen.update(chunk)
 
     @property
@@ -292,19 +266,18 @@ class WholeCompletion:
         if answer.error is not None:
             code = answer.error.get("code")
             status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-            return status, orjson.dumps({"error": answer.error})
+            return status, msgspec.json.encode({"error": answer.error})
         message: dict[str, Any] = {"role": "assistant", "content": answer.text()}
         if self._thoughts:
-            message["reasoning_content"] = "".join(self._thoughts)
-        calls = zip(answer.tool_calls(), answer.upstream_ids, strict=True)
-        if entries := [_call(call, upstream_id) for call, upstream_id in calls]:
-            message["tool_calls"] = entries
+            message["reasoning_content"] = self._thoughts
+        calls = [
+            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            | ({"id": upstream_id} if upstream_id else {})
+            for call, upstream_id in zip(answer.tool_calls(), answer.upstream_ids, strict=True)
+        ]
+        if calls:
+            message["tool_calls"] = calls
         choice = {"finish_reason": answer.finish_reason, "index": 0, "message": message}
         found = {**self._seen, "choices": [choice], "object": "chat.completion"}
         names = ("choices", "created", "model", "system_fingerprint", "object", "usage", "id", "timings")
-        return 200, orjson.dumps({name: found[name] for name in names if name in found})
-
-
-def _call(call: ToolCall, upstream_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-    return {**found, "id": upstream_id} if upstream_id else found
+        return 200, msgspec.json.encode({name: found[name] for name in names if name in found})

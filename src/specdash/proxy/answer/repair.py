@@ -4,57 +4,58 @@ best use of what there is when they fail. A healthy answer passes every guardrai
 
 from __future__ import annotations
 
+import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
-from specdash.proxy.guardrails.malformed import (
-    UNREADABLE,
-    call_fault,
-    empty_retry,
-    fallback_text,
-    malformed_retry,
-    required_retry,
-)
+from specdash.proxy.guardrails.calls import UNREADABLE, ToolUseFault, call_fault
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
-from specdash.proxy.guardrails.written import ToolUseFault, echoed_rules, written_at_end
-from specdash.proxy.http.responses import ApiError, object_of
+from specdash.proxy.guardrails.written import Written, echoed_rules, written_at_end
+from specdash.proxy.http.responses import ApiError, object_of, read_json
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.answer.turn import Turn
-    from specdash.proxy.guardrails.written import Written
+    from specdash.proxy.settings import ProxySettings
     from specdash.proxy.upstream.upstream import UpstreamReply
 
 _LARGEST_ANSWER = 64 << 20
-NEW_CALLS = 1 << 20
+_NEW_CALLS = 1 << 20
 """First number of calls that the upstream's own answer does not have."""
 _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
 _NOT_READ = "(A tool call is left out here: it could not be read.)"
 
 
-class Fault(Struct, frozen=True):
-    """What is wrong with an answer: the guardrail that found it, and for a malformed tool call what is malformed.
+class Verdict(Struct, frozen=True):
+    """What a complete answer is; all unset for a good one.
 
-    EMPTY_RESPONSE: the model stopped without a word or a call. MALFORMED_TOOL: a tool call that no client can take, or
-    that arrived as text. UNEXPECTED_END: the model announced a tool call and stopped without it.
+    `fault` is the guardrail that found something wrong. EMPTY_RESPONSE: the model stopped without a word or a call.
+    MALFORMED_TOOL: a tool call that no client can take, or that arrived as text. UNEXPECTED_END: the model announced a
+    tool call and stopped without it. `written` is what stands at the end of the text, from its start on.
     """
 
-    guardrail: Guardrail
+    fault: Guardrail | None = None
     tool_use: ToolUseFault | None = None
-    held_from: int = 0
-    """Where in the text held back the malformed part begins."""
+    written: Written = Written(0)
+
+    @property
+    def is_malformed(self) -> bool:
+        return self.fault is Guardrail.MALFORMED_TOOL
+
+
+_GOOD = Verdict()
 
 
 # One call of the upstream: its bytes as pieces.
@@ -73,19 +74,20 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
             turn.active.held()
             with turn.deadline.paused():
                 await gate.wait(turn.settings.hold_limit)
-        answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
-        turn.active.update(answer)
+        answer = turn.active.answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
         turn.active.sent()
         try:
-            async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
+            async with turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
-                is_whole = reply.content_type == "application/json"
-                async for piece in (_whole if is_whole else _streamed)(reply, attempt):
-                    yield piece
-                    if attempt.is_cut:
-                        reply.abort()
-                        return
+                async for chunk in (_whole if reply.content_type == "application/json" else _streamed)(reply, answer):
+                    for piece in answer.chunk(chunk) if chunk else (PAUSE,):
+                        yield piece
+                        if attempt.is_cut:
+                            reply.abort()
+                            return
+                    if answer.error is not None:
+                        raise stream_error(answer.error)
         except ApiError as error:
             if answer.started or not await patience.again(error):
                 raise
@@ -94,38 +96,31 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
         return
 
 
-async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
-    answer, decoder = attempt.answer, ChatDecoder()
+async def _streamed(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of a stream, and an empty one where nothing more has been read yet."""
+    decoder = ChatDecoder()
     while not decoder.done and (data := await reply.read()):
         for chunk in decoder.feed(data):
-            for piece in answer.chunk(chunk):
-                yield piece
-            if answer.error is not None:
-                raise stream_error(answer.error)
-        yield PAUSE
-    is_done = decoder.done
-    if is_done:
+            if chunk:
+                yield chunk
+        yield {}
+    if is_done := decoder.done:
         await reply.read_to_the_end()
     for chunk in decoder.close():
-        for piece in answer.chunk(chunk):
-            yield piece
-    if answer.error is not None:
-        raise stream_error(answer.error)
+        if chunk:
+            yield chunk
     if answer.finish_reason is None and not (is_done and answer.started):
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
 
-async def _whole(reply: UpstreamReply, attempt: Attempt) -> Pieces:
+async def _whole(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncIterator[dict[str, Any]]:
     """An answer that is no stream, though one was asked for."""
-    answer = attempt.answer
     try:
-        completion = orjson.loads(await reply.body(_LARGEST_ANSWER))
-    except orjson.JSONDecodeError:
+        completion = read_json(await reply.body(_LARGEST_ANSWER))
+    except ValueError:
         raise ApiError(500, "the upstream's answer is not JSON") from None
-    for piece in answer.chunk(completion) if isinstance(completion, dict) else ():
-        yield piece
-    if answer.error is not None:
-        raise stream_error(answer.error)
+    if completion and isinstance(completion, dict):
+        yield completion
     if not answer.started and answer.finish_reason is None:
         raise ApiError(500, "the upstream's answer is not a chat completion")
 
@@ -134,10 +129,7 @@ async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thin
     """Ask the upstream once; what passes the filters, as it comes."""
     async with aclosing(_pieces(turn, body, attempt)) as source:
         async for piece in filtered(source, attempt, turn.prepared, turn.settings, thinking=thinking):
-            if piece is PAUSE:
-                turn.active.update(attempt.answer)
             yield piece
-    turn.active.update(attempt.answer)
     turn.count(attempt.answer)
 
 
@@ -154,77 +146,66 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
                 yield piece
             else:
                 first.draft.add(piece)
-    verdict = judge(turn, first)
-    if not live:
-        for piece in first.draft.pieces():
-            # No client can take the calls of a malformed answer back.
-            if not (_is_malformed(verdict) and isinstance(piece, ToolStart | Arguments)):
-                yield piece
+    verdict = _judged(turn, first)
+    for piece in () if live else first.draft.pieces():
+        # No client can take the calls of a malformed answer back.
+        if not (verdict.is_malformed and isinstance(piece, ToolStart | Arguments)):
+            yield piece
     if first.has_repeated:
         chars = first.answer.text_chars + first.answer.thinking_chars
         turn.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
-    if isinstance(verdict, Fault):
-        async for piece in _repaired(turn, verdict, first):
+    if verdict.fault is not None:
+        async for piece in _repaired(turn, verdict.fault, verdict, first):
             yield piece
         return
-    for piece in first.held if verdict is None else _made_real(turn, verdict, first):
+    for piece in _made_real(turn, verdict, first):
         yield piece
     if turn.given.calls:
         turn.session.malformed_streak = 0
 
 
-def _is_malformed(verdict: Fault | Written | None) -> bool:
-    return isinstance(verdict, Fault) and verdict.guardrail is Guardrail.MALFORMED_TOOL
-
-
-def judge(turn: Turn, attempt: Attempt) -> Fault | Written | None:
-    """Judge a complete answer: a fault, calls that it wrote as text, or None for a good one."""
+def _judged(turn: Turn, attempt: Attempt) -> Verdict:
+    """Judge a complete answer."""
     if attempt.stop_text is not None or attempt.has_repeated:
-        return None
+        return _GOOD
     request, tools, settings = turn.prepared.request, turn.prepared.tools, turn.settings
     answer, calls = attempt.answer, attempt.calls
     text = answer.text()
     is_truncated = answer.finish_reason == "length"
     if settings.malformed_tool_guardrail and tools:
         offered = {tool.name: tool for tool in tools}
-        faults = (
-            call_fault(call, offered, is_cut=is_truncated and at == len(calls)) for at, call in enumerate(calls, 1)
-        )
-        if (fault := next(filter(None, faults), None)) is not None:
-            return Fault(Guardrail.MALFORMED_TOOL, fault)
-        written = None if calls or attempt.limit == 0 else _written(turn, attempt, text, is_truncated=is_truncated)
-        if written is not None:
-            if written.fault is not None:
-                return Fault(Guardrail.MALFORMED_TOOL, written.fault, written.start)
-            return written
-        if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated:
-            missing = ToolUseFault(
-                "missing_call", request.tool_choice.name, "tool_choice demands a call, and none came"
+        for at, call in enumerate(calls, 1):
+            if fault := call_fault(call, offered, is_cut=is_truncated and at == len(calls)):
+                return Verdict(Guardrail.MALFORMED_TOOL, fault)
+        if not calls and attempt.limit != 0:
+            written = (
+                written_at_end(text, offered, is_truncated=is_truncated, seed=turn.message_id)
+                if attempt.held_text
+                else echoed_rules(text)
             )
-            return Fault(Guardrail.MALFORMED_TOOL, missing, len(attempt.held_text))
+            if written is not None:
+                return Verdict(Guardrail.MALFORMED_TOOL if written.fault else None, written.fault, written)
+        if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated:
+            detail = "tool_choice demands a call, and none came"
+            missing = ToolUseFault("missing_call", request.tool_choice.name, detail)
+            return Verdict(Guardrail.MALFORMED_TOOL, missing, Written(len(text)))
     if not is_truncated and not calls and not text.strip():
-        return Fault(Guardrail.EMPTY_RESPONSE)
+        return Verdict(Guardrail.EMPTY_RESPONSE)
     if (
         settings.guardrail_retry
         and is_unexpected_end(request, text, calls, answer.finish_reason)
         and not has_been_added_to(turn.request.messages, text)
     ):
-        return Fault(Guardrail.UNEXPECTED_END)
-    return None
+        return Verdict(Guardrail.UNEXPECTED_END)
+    return _GOOD
 
 
-def _written(turn: Turn, attempt: Attempt, text: str, *, is_truncated: bool) -> Written | None:
-    """What is written at the end of an answer, its place counted from the start of what is held."""
-    held = attempt.held_text
-    if not held:
-        return echoed_rules(text)
-    offered = {tool.name: tool for tool in turn.prepared.tools}
-    found = written_at_end(text, offered, is_truncated=is_truncated, seed=turn.message_id)
-    return found.moved(len(held) - len(text)) if found is not None else None
-
-
-def _made_real(turn: Turn, written: Written, attempt: Attempt) -> Iterator[Piece]:
-    """The calls that an answer wrote as text as real ones, and what stands before them."""
+def _made_real(turn: Turn, verdict: Verdict, attempt: Attempt) -> Iterator[Piece]:
+    """What was held of a good answer; calls that it wrote as text as real ones, and what stands before them."""
+    written = verdict.written
+    if verdict is _GOOD:
+        yield from attempt.held
+        return
     before, _ = attempt.split(written.start)
     lead = "".join(piece.text for piece in before if isinstance(piece, Text))
     yield from (piece for piece in before if lead.strip() or not isinstance(piece, Text))
@@ -240,7 +221,7 @@ def _made_real(turn: Turn, written: Written, attempt: Attempt) -> Iterator[Piece
 
 def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
     """Complete calls; in place of one that is no JSON object, a sentence that says so."""
-    for index, call in enumerate(calls, NEW_CALLS):
+    for index, call in enumerate(calls, _NEW_CALLS):
         arguments = call.arguments if call.arguments.strip() else "{}"
         if object_of(arguments) is None:
             yield Text(_LEFT_OUT.format(tool=call.name))
@@ -249,11 +230,17 @@ def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
             yield Arguments(index, arguments)
 
 
-async def _repaired(turn: Turn, bad: Fault, first: Attempt) -> Pieces:
+async def _repaired(turn: Turn, guardrail: Guardrail, bad: Verdict, first: Attempt) -> Pieces:
     """What completes a bad answer: the better one of another attempt, else the best use of this one."""
-    shown, is_malformed = turn.given, _is_malformed(bad)
-    _note_fault(turn, bad)
-    before, held = first.split(bad.held_from) if is_malformed else (first.held, "")
+    shown, session, is_malformed = turn.given, turn.session, bad.is_malformed
+    facts: dict[str, Any] = {}
+    if is_malformed and bad.tool_use is not None:
+        session.malformed_streak += 1
+        session.malformed_total += 1
+        facts = {"streak": session.malformed_streak, "kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
+    session.unexpected_ends += guardrail is Guardrail.UNEXPECTED_END
+    turn.note(guardrail, GuardrailAction.DETECTED, **facts)
+    before, held = first.split(bad.written.start) if is_malformed else (first.held, "")
     for piece in before:
         yield piece
     if shown.calls:
@@ -262,7 +249,7 @@ async def _repaired(turn: Turn, bad: Fault, first: Attempt) -> Pieces:
         return
     attempts = turn.settings.malformed_tool_retry_max if is_malformed else 1
     for number in range(1, attempts + 1):
-        turn.note(bad.guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
+        turn.note(guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
         again = await _retried(turn, bad, first, number)
         # Words beside those that the client has would leave out what is held.
         if again is None or (shown.has_text and not again.draft.calls):
@@ -270,54 +257,41 @@ async def _repaired(turn: Turn, bad: Fault, first: Attempt) -> Pieces:
         turn.attempt = again
         has_words = shown.has_text
         for piece in again.draft.pieces():
-            if isinstance(piece, ToolStart) and bad.guardrail is Guardrail.UNEXPECTED_END:
+            if isinstance(piece, ToolStart) and guardrail is Guardrail.UNEXPECTED_END:
                 yield ToolStart(piece.index, ADDED_ID + piece.id.removeprefix("toolu_"), piece.name)
             elif isinstance(piece, ToolStart | Arguments) or not has_words:
                 yield piece
         calls = len(shown.calls)
-        turn.note(bad.guardrail, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=calls)
+        turn.note(guardrail, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=calls)
         if is_malformed:
-            turn.session.malformed_streak = 0
+            session.malformed_streak = 0
         return
-    turn.note(bad.guardrail, GuardrailAction.EXHAUSTED)
-    for piece in _made_do(turn, bad, first, held) if is_malformed else ():
+    turn.note(guardrail, GuardrailAction.EXHAUSTED)
+    for piece in _made_do(turn, bad, first, held):
         yield piece
-    hidden = "".join(first.hidden)
-    if not (shown.has_text or shown.calls) and (text := fallback_text(hidden, turn.settings)):
+
+
+def _made_do(turn: Turn, bad: Verdict, first: Attempt, held: str) -> Iterator[Piece]:
+    """The best use of a bad answer. A client refuses a call that it does not know or whose input does not fit, with an
+    error that the model can read and mend.
+    """
+    if bad.is_malformed:
+        if not turn.shows_no_fragment:
+            yield Text(held)
+        elif bad.tool_use is not None and bad.tool_use.kind == "unparsed_call":
+            yield Text(_NOT_READ)
+        yield from _added(first.calls)
+    shown = turn.given
+    if not (shown.has_text or shown.calls) and (text := fallback_text("".join(first.hidden), turn.settings)):
         yield Text(text)
         turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
 
 
-def _note_fault(turn: Turn, bad: Fault) -> None:
-    session = turn.session
-    facts: dict[str, Any] = {}
-    if _is_malformed(bad):
-        session.malformed_streak += 1
-        session.malformed_total += 1
-        facts["streak"] = session.malformed_streak
-        if bad.tool_use is not None:
-            facts |= {"kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
-    elif bad.guardrail is Guardrail.UNEXPECTED_END:
-        session.unexpected_ends += 1
-    turn.note(bad.guardrail, GuardrailAction.DETECTED, **facts)
-
-
-def _made_do(turn: Turn, bad: Fault, first: Attempt, held: str) -> Iterator[Piece]:
-    """The best use of a malformed answer. A client refuses a call that it does not know or whose input does not fit,
-    with an error that the model can read and mend.
-    """
-    if not turn.shows_no_fragment:
-        yield Text(held)
-    elif bad.tool_use is not None and bad.tool_use.kind == "unparsed_call":
-        yield Text(_NOT_READ)
-    yield from _added(first.calls)
-
-
-async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int) -> Attempt | None:
+async def _retried(turn: Turn, bad: Verdict, first: Attempt, number: int) -> Attempt | None:
     """Ask again; None when the answer is not better. What is good of it is the draft."""
     body = turn.prepared.body
-    is_malformed, wants_call = _is_malformed(bad), bad.guardrail is Guardrail.UNEXPECTED_END
-    if is_malformed:
+    wants_call = bad.fault is Guardrail.UNEXPECTED_END
+    if bad.is_malformed:
         body = malformed_retry(body, turn.settings, number)
     elif wants_call:
         body = required_retry(body)
@@ -333,13 +307,13 @@ async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int) -> Attem
         if error.status in {529, 504}:
             raise
         return None
-    verdict = judge(turn, again)
-    if isinstance(verdict, Fault):
-        if not is_malformed or verdict.guardrail is not Guardrail.UNEXPECTED_END:
-            turn.session.malformed_streak += is_malformed and _is_malformed(verdict)
+    verdict = _judged(turn, again)
+    if verdict.fault is not None:
+        if not bad.is_malformed or verdict.fault is not Guardrail.UNEXPECTED_END:
+            turn.session.malformed_streak += bad.is_malformed and verdict.is_malformed
             return None
-        verdict = None
-    for piece in again.held if verdict is None else _made_real(turn, verdict, again):
+        verdict = _GOOD
+    for piece in _made_real(turn, verdict, again):
         again.draft.add(piece)
     return None if wants_call and not again.draft.calls else again
 
@@ -359,3 +333,60 @@ def _completed(turn: Turn, attempt: Attempt) -> Iterator[Piece]:
             turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED)
             raise ApiError(502, f"the model's call of {call.name} is broken: its arguments are not a JSON object")
     yield from _added(call for call in attempt.calls if call.id not in given)
+
+
+# The upstream body of a second try. The messages stay as they are, so that the upstream's prompt cache holds.
+
+LATER_TEMPERATURE = 0.5
+"""Least temperature where the same sampling has already failed: it would only fail again."""
+
+
+def malformed_retry(chat: dict[str, Any], settings: ProxySettings, attempt: int) -> dict[str, Any]:
+    """A retry of a malformed tool turn: a call is required, sampled soberly and short. `attempt` counts from 1."""
+    body = required_retry(chat)
+    temperature = settings.malformed_tool_retry_temperature
+    body["temperature"] = temperature if attempt <= 1 else max(temperature, LATER_TEMPERATURE)
+    cap = settings.malformed_tool_retry_max_tokens
+    if cap:
+        current = body.get("max_tokens")
+        body["max_tokens"] = min(current, cap) if isinstance(current, int) else cap
+    return body
+
+
+def required_retry(chat: dict[str, Any]) -> dict[str, Any]:
+    """A retry that must call a tool. A choice of none, or of one tool by name, stands."""
+    body = dict(chat)
+    if body.get("tools") and not isinstance(body.get("tool_choice"), dict) and body.get("tool_choice") != "none":
+        body["tool_choice"] = "required"
+    return body
+
+
+def empty_retry(chat: dict[str, Any], reasoning_only: bool) -> dict[str, Any]:
+    """A retry of a turn that showed nothing: without thinking when it did nothing else, and never greedy."""
+    body = dict(chat)
+    if reasoning_only:
+        kwargs = body.get("chat_template_kwargs")
+        body["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
+    temperature = body.get("temperature")
+    if isinstance(temperature, int | float) and temperature < LATER_TEMPERATURE:
+        body["temperature"] = LATER_TEMPERATURE
+    return body
+
+
+# What a turn of nothing but reasoning shows instead of nothing.
+
+_TAGS = re.compile(r"</?think(?:ing)?>", re.IGNORECASE)
+
+
+def fallback_text(thinking: str, settings: ProxySettings) -> str:
+    """The text for a turn whose only content is `thinking`; "" when it shall show nothing.
+
+    `sanitized` is one line without think tags, cut at `stream_reasoning_max_chars`; `visible` is the reasoning itself.
+    """
+    if settings.stream_reasoning_fallback == "visible":
+        return thinking
+    if settings.stream_reasoning_fallback != "sanitized":
+        return ""
+    line = " ".join(_TAGS.sub(" ", thinking).split())
+    longest = settings.stream_reasoning_max_chars
+    return line if len(line) <= longest else line[:longest] + "..."

@@ -99,25 +99,24 @@ def prepare(
     the breaker's own note. `window` is the context window in tokens, None when unknown.
     """
     tools = request.tools
-    notes: list[GuardrailNote] = []
-    state = loops.loop_state(request.messages, settings, session.pause_s)
-    session.loop = state
+    notes: list[GuardrailNote | None] = []
+    state = session.loop = loops.loop_state(request.messages, settings, session.pause_s)
     request, session.cut, note = cut_back(request, session.malformed_streak, session.cut, settings)
     if note is not None:
         session.malformed_streak = 0
         session.contamination_resets += 1
-        notes.append(note)
+    notes.append(note)
     request, session.chosen_tools, note = narrow(request, session.chosen_tools, settings)
-    notes += [note] if note else []
+    notes.append(note)
     request, note = supplemented(request, settings)
-    notes += [note] if note else []
+    notes.append(note)
     if window:
         request, note = prune(request, window, settings, session.scale)
         if note is not None:
             # Every later request of the same history is pruned at the same place: that is the same cut.
             session.prunes += note.facts["removed"] != session.pruned
             session.pruned = note.facts["removed"]
-            notes.append(note)
+        notes.append(note)
     session.note_forced(request.tool_choice.kind in {"any", "tool"} and bool(request.tools), len(request.messages))
     use = session.utilisation(window)
     request, loop_notes = loops.break_loop(request, state, settings, forced=session.forced_streak, utilisation=use)
@@ -130,13 +129,13 @@ def prepare(
         notes.append(GuardrailNote(Guardrail.THINKING_OFF, GuardrailAction.APPLIED))
     prompt = request_tokens(request)
     limit, note = max_tokens(request, round(prompt * session.scale), window, settings)
-    notes += [note] if note else []
+    notes.append(note)
     body = chat_body(request, model, max_tokens=limit, thinking_off=thinking_off)
-    return PreparedRequest(request, body, prompt, prefill_of(request), tools, notes)
+    return PreparedRequest(request, body, prompt, prefill_of(request), tools, [note for note in notes if note])
 
 
 class Turn:
-    """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `done` or `failed` once."""
+    """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `ended`."""
 
     prepared: PreparedRequest
     """What goes upstream, under the settings of the moment in which it was admitted."""
@@ -147,13 +146,11 @@ class Turn:
         self.active = active
         self.settings = proxy.settings
         self.deadline = Deadline(0)
-        self.is_stream = bool(active.event.stream)
-        self.is_strict = bool(active.event.strict)
         self.request_id = active.event.request_id
         self.usage = Usage()
         self.request = request
         self._prompt_estimated = False
-        self._size = 0
+        self._size: int | None = None
         """Of the prompt as it is sent, in estimated tokens."""
         self._message_id: str | None = None
         self._stop_reason = "end_turn"
@@ -171,7 +168,7 @@ class Turn:
         Raises `ApiError` 529 when a hold outlasts its wait.
         """
         proxy, request = self.proxy, self.request
-        await admitted(proxy, self._wait_for_gate)
+        await admitted(proxy, self.active)
         model = await use_model(request.model, proxy.window)
         self.settings = proxy.settings
         self.deadline = Deadline(self.settings.generation_timeout)
@@ -184,7 +181,7 @@ class Turn:
     @property
     def shows_no_fragment(self) -> bool:
         """True when a call that cannot be read is never shown, not even as text."""
-        return self.is_strict or self.settings.malformed_tool_stream_strict
+        return bool(self.active.event.strict) or self.settings.malformed_tool_stream_strict
 
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
@@ -203,9 +200,8 @@ class Turn:
 
     async def stream(self, writer: SseWriter, flush: Callable[[], Awaitable[None]]) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
-        if self.is_strict:
-            async for piece in self._pieces(live=False):
-                self.shown.add(piece)
+        if self.active.event.strict:
+            await self.message()
             self.begin(writer)
             for piece in self.shown.pieces():
                 writer.add(piece)
@@ -215,13 +211,12 @@ class Turn:
             async with contextlib.aclosing(self._pieces(live=True)) as pieces:
                 async for piece in pieces:
                     if piece is not PAUSE:
-                        if not writer.started:
-                            self.begin(writer)
+                        self.begin(writer)
                         writer.add(piece)
                     elif writer.started or self.attempt.answer.id is not None:
                         self.begin(writer)
                         await flush()
-                        if writer.has_content and self.active.ttft_s is None:
+                        if writer.has_content:
                             self.active.first_content()
         self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
@@ -239,7 +234,7 @@ class Turn:
         writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
 
     def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
-        """Tell what a guardrail did."""
+        """Record what a guardrail did."""
         self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
 
     def count(self, answer: AnswerAssembler) -> None:
@@ -251,19 +246,28 @@ class Turn:
             self._prompt_estimated = True
         self.usage += usage
 
-    def done(self) -> None:
-        """The client has the answer."""
-        # The last call alone: how full the context is has nothing to do with what its retries cost.
-        self.session.turn_done(self.active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
-        self._finish(RequestOutcome.OK, 200, None, self._stop_reason)
-
-    def failed(
+    def ended(
         self, outcome: RequestOutcome, status: int, error_type: str | None, error: ApiError | None = None
     ) -> None:
-        """The turn ended without a complete answer. Only the first of `done` and `failed` counts."""
-        if isinstance(error, PromptTooLongError) and not self.active.ended:
-            self.proxy.telemetry.overflow(self.active, error.tokens, error.maximum)
-        self._finish(outcome, status, error_type)
+        """The client has the answer, or the turn ended without a complete one. Only the first call counts."""
+        telemetry, active, is_done = self.proxy.telemetry, self.active, outcome is RequestOutcome.OK
+        if active.ended:
+            return
+        if isinstance(error, PromptTooLongError):
+            telemetry.overflow(active, error.tokens, error.maximum)
+        if is_done:
+            # The last call alone: how full the context is has nothing to do with what its retries cost.
+            self.session.turn_done(active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
+        telemetry.finish(
+            active,
+            outcome=outcome,
+            status=status,
+            error_type=error_type,
+            stop_reason=self._stop_reason if is_done else None,
+            usage=self.usage if self.usage.total else None,
+            prompt_estimated=self._prompt_estimated,
+            tool_calls=[call.name for call in self.given.calls.values()],
+        )
 
     @property
     def message_id(self) -> str:
@@ -275,10 +279,6 @@ class Turn:
     @property
     def _estimate(self) -> int:
         return max(1, round((self._size or request_tokens(self.request)) * self.session.scale))
-
-    async def _wait_for_gate(self) -> None:
-        self.active.held()
-        await self.proxy.gate.wait(self.proxy.settings.hold_limit)
 
     def _identify(self, answer: AnswerAssembler) -> None:
         if answer.id and self._message_id is None:
@@ -295,17 +295,3 @@ class Turn:
         self._stop_text = attempt.stop_text or attempt.answer.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
-
-    def _finish(
-        self, outcome: RequestOutcome, status: int, error_type: str | None, stop_reason: str | None = None
-    ) -> None:
-        self.proxy.telemetry.finish(
-            self.active,
-            outcome=outcome,
-            status=status,
-            error_type=error_type,
-            stop_reason=stop_reason,
-            usage=self.usage if self.usage.total else None,
-            prompt_estimated=self._prompt_estimated,
-            tool_calls=[call.name for call in self.given.calls.values()],
-        )

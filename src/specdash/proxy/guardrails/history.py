@@ -6,12 +6,11 @@ roles still alternate. Whether a message is such a boundary depends on what is b
 
 from __future__ import annotations
 
-import dataclasses
+from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-import msgspec.structs
-import orjson
+import msgspec
 from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 
 RECALL_CHARS = 4000
 """Longest text of a removed instruction that is kept beside the marker."""
-SHORTENED = "\n...[TRUNCATED]...\n"
-
-
-def shorten(text: str, head: int, tail: int) -> str:
-    """`head` characters from the start and `tail` from the end, with a mark between."""
-    return text[:head] + SHORTENED + text[len(text) - tail :]
 
 
 def is_boundary(messages: Sequence[Message], index: int) -> bool:
@@ -64,8 +57,9 @@ def recalled(messages: Sequence[Message], start: int, end: int) -> str:
     for index in range(end - 1, start - 1, -1):
         text = instruction_of(messages[index])
         if text:
-            kept = text if len(text) <= RECALL_CHARS else shorten(text, RECALL_CHARS * 3 // 4, RECALL_CHARS // 4)
-            return f"[The user's latest instruction among the removed messages:]\n{kept}"
+            if len(text) > RECALL_CHARS:
+                text = f"{text[: RECALL_CHARS * 3 // 4]}\n...[TRUNCATED]...\n{text[-RECALL_CHARS // 4 :]}"
+            return f"[The user's latest instruction among the removed messages:]\n{text}"
     return ""
 
 
@@ -85,7 +79,7 @@ def with_text(message: Message, *texts: str) -> Message:
 
 def digest(*values: Any) -> str:
     """A short name of JSON values; equal for equal values, in any order of their keys."""
-    return blake2b(orjson.dumps(values, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()
+    return blake2b(msgspec.json.encode(values, order="sorted"), digest_size=12).hexdigest()
 
 
 def calls_of(message: Message) -> list[Block]:
@@ -202,15 +196,13 @@ def _block_tokens(block: Block) -> int:
         case "tool_use":
             return MESSAGE_TOKENS + text_tokens(block["name"]) + _json_tokens(block["input"])
         case "tool_result":
-            return MESSAGE_TOKENS + _content_tokens(block.get("content") or "")
+            content = block.get("content") or ""
+            inner = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            return MESSAGE_TOKENS + sum(map(_block_tokens, inner))
         case "thinking":
             return text_tokens(block["thinking"])
         case _:
             return IMAGE_TOKENS
-
-
-def _content_tokens(content: str | list[Block]) -> int:
-    return text_tokens(content) if isinstance(content, str) else sum(_block_tokens(block) for block in content)
 
 
 def _tool_tokens(tool: Tool) -> int:
@@ -218,7 +210,7 @@ def _tool_tokens(tool: Tool) -> int:
 
 
 def _json_tokens(value: Any) -> int:
-    return _tokens(len(orjson.dumps(value)))
+    return _tokens(len(msgspec.json.encode(value)))
 
 
 # The max_tokens sent upstream: not below the floor, not above what the context window has left.
@@ -283,15 +275,16 @@ def prune(
     limits = _limits(overhead + sum(sizes[:head]), window / scale, settings)
     if limits is None or sum(sizes[head:]) < limits[0]:
         return request, None
-    growth = _Growth(messages, sizes, head, *limits)
-    growth.run()
-    if growth.cut == head:
+    cut = _grown(messages, sizes, head, *limits)
+    if cut == head:
         return request, None
-    kept = growth.kept()
+    removed = sum(sizes[head:cut])
+    # The number is unscaled, because a marker that changes changes the prefix.
+    kept = cut_messages(messages, cut, PRUNED_MARKER.format(messages=cut - head, tokens=removed))
     after = overhead + sum(message_tokens(message) for message in kept)
     facts = {
-        "removed": growth.cut - head,
-        "removed_tokens": round(sum(sizes[head : growth.cut]) * scale),
+        "removed": cut - head,
+        "removed_tokens": round(removed * scale),
         "kept": len(kept),
         "before": round((overhead + sum(sizes)) * scale),
         "after": round(after * scale),
@@ -316,57 +309,32 @@ def _limits(fixed: int, window: float, settings: ProxySettings) -> tuple[float, 
     return threshold * window - fixed, target * window - fixed
 
 
-@dataclasses.dataclass(slots=True)
-class _Growth:
-    """The fold over a history. `cut` is the first kept message after the head."""
+def _grown(messages: Sequence[Message], sizes: Sequence[int], head: int, limit: float, goal: float) -> int:
+    """The first message kept behind the head, once the history has grown, message by message, to what it is.
 
-    messages: Sequence[Message]
-    sizes: list[int]
-    head: int
-    limit: float
-    goal: float
-    cut: int = dataclasses.field(init=False)
-    body: int = 0
+    Whenever it is a request that is too large, the cut moves over boundaries before the last user message until the
+    rest reaches the goal.
+    """
+    cut, last_user, boundaries = head, 0, deque[int]()
+    body = 0
     """Size of the messages from the cut on, as they are sent."""
-    removed: int = 0
+    removed = 0
     """Size of the text that stands for what was removed."""
-    boundaries: list[int] = dataclasses.field(default_factory=list)
-    """Where the cut can still move to."""
-
-    def __post_init__(self) -> None:
-        self.cut = self.head
-
-    def run(self) -> None:
-        """Let the history grow, and cut whenever it is a request that is too large."""
-        last_user = 0
-        for index in range(self.head, len(self.messages)):
-            role = self.messages[index].role
-            self.body += self.sizes[index]
-            if role == "assistant":
-                if index > self.head and is_boundary(self.messages, index):
-                    self.boundaries.append(index)
-                continue
-            if role == "user":
-                last_user = index
-            if self.body + self.removed >= self.limit:
-                self._move(last_user)
-
-    def kept(self) -> tuple[Message, ...]:
-        """The messages to send."""
-        # The numbers are unscaled, because a marker that changes changes the prefix.
-        tokens = sum(self.sizes[self.head : self.cut])
-        return cut_messages(self.messages, self.cut, PRUNED_MARKER.format(messages=self.cut - self.head, tokens=tokens))
-
-    def _move(self, last_user: int) -> None:
-        """Move the cut over boundaries before the last user message until the rest reaches the goal."""
-        moved = 0
-        for boundary in self.boundaries:
-            if boundary >= last_user or self.body + self.removed < self.goal:
-                break
-            moved += 1
-            self.body -= sum(self.sizes[self.cut : boundary])
-            recall = recalled(self.messages, self.cut, boundary)
-            if recall or not self.removed:
-                self.removed = MARKER_TOKENS + text_tokens(recall)
-            self.cut = boundary
-        del self.boundaries[:moved]
+    for index in range(head, len(messages)):
+        body += sizes[index]
+        if messages[index].role == "assistant":
+            if index > head and is_boundary(messages, index):
+                boundaries.append(index)
+            continue
+        if messages[index].role == "user":
+            last_user = index
+        if body + removed < limit:
+            continue
+        while boundaries and boundaries[0] < last_user and body + removed >= goal:
+            boundary = boundaries.popleft()
+            body -= sum(sizes[cut:boundary])
+            recall = recalled(messages, cut, boundary)
+            if recall or not removed:
+                removed = MARKER_TOKENS + text_tokens(recall)
+            cut = boundary
+    return cut

@@ -74,22 +74,22 @@ class _Turn:
         return [call for message in self.messages for call in calls_of(message)]
 
     @property
+    def results(self) -> list[Block]:
+        return [block for message in self.after for block in results_of(message)]
+
+    @property
     def pattern(self) -> str:
         """Names of the tools called; empty for a turn of text."""
         return "+".join(sorted(call["name"] for call in self.calls))
 
-    @property
-    def is_complete(self) -> bool:
-        """False while its calls have no results."""
-        return not self.calls or any(results_of(message) for message in self.after)
-
     @cached_property
     def key(self) -> str:
-        calls = self.calls
-        if not calls:
-            return digest("text", _text(self.messages[0]), [instruction_of(message) for message in self.after])
-        results = {block["tool_use_id"]: block for message in self.after for block in results_of(message)}
-        return digest("tools", sorted(digest(c["name"], c["input"], _shown(results.get(c["id"]))) for c in calls))
+        if not self.calls:
+            texts = (block["text"] for block in self.messages[0].content if block["type"] == "text")
+            return digest("text", "\n".join(texts).strip(), [instruction_of(message) for message in self.after])
+        # Results as the model sees them.
+        shown = {block["tool_use_id"]: [bool(block.get("is_error")), result_parts(block)] for block in self.results}
+        return digest("tools", sorted(digest(c["name"], c["input"], shown.get(c["id"])) for c in self.calls))
 
 
 def loop_state(
@@ -142,23 +142,26 @@ def break_loop(
         return request, ()
     notes: list[GuardrailNote] = []
     choice = kind
+
+    def noted(action: GuardrailAction, **more: Any) -> None:
+        facts = {name: getattr(state, name) for name in ("repeats", "period", "no_progress")}
+        tools = {"tools": list(state.tools)}
+        notes.append(GuardrailNote(Guardrail.LOOP_BREAKER, action, {**facts, **tools, **more}))
+
     if state.is_looping:
         stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold
-        request = _noted(request, state, STOP_MARKER if stop else MARKER)
-        notes.append(
-            GuardrailNote(Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, _facts(state, stage=2 if stop else 1))
-        )
+        messages = list(request.messages)
+        place = max(index for index, message in enumerate(messages) if message.role == "user")
+        marker = STOP_MARKER if stop else MARKER
+        text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
+        messages[place] = with_text(messages[place], text)
+        request = msgspec.structs.replace(request, messages=tuple(messages))
+        noted(GuardrailAction.APPLIED, stage=2 if stop else 1)
         choice = "none" if stop else "auto"
     reason = _release_reason(state, settings, forced, utilisation) if kind in {"any", "tool"} else None
     if reason is not None:
-        notes.append(
-            GuardrailNote(
-                Guardrail.LOOP_BREAKER,
-                GuardrailAction.RELEASED,
-                _facts(state, reason=reason, forced=forced)
-                | ({"utilisation": round(utilisation, 4)} if utilisation is not None else {}),
-            )
-        )
+        use = {"utilisation": round(utilisation, 4)} if utilisation is not None else {}
+        noted(GuardrailAction.RELEASED, reason=reason, forced=forced, **use)
         choice = "auto" if choice == kind else choice
     if choice != kind:
         released = msgspec.structs.replace(request.tool_choice, kind=choice, name=None, is_ours=choice == "none")
@@ -174,24 +177,6 @@ def _release_reason(state: LoopState, settings: ProxySettings, forced: int, util
     if utilisation is not None and utilisation >= settings.context_release_threshold:
         return "context"
     return None
-
-
-def _facts(state: LoopState, **more: Any) -> dict[str, Any]:
-    return {
-        "repeats": state.repeats,
-        "period": state.period,
-        "no_progress": state.no_progress,
-        "tools": list(state.tools),
-        **more,
-    }
-
-
-def _noted(request: MessagesRequest, state: LoopState, marker: str) -> MessagesRequest:
-    messages = list(request.messages)
-    place = max(index for index, message in enumerate(messages) if message.role == "user")
-    text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
-    messages[place] = with_text(messages[place], text)
-    return msgspec.structs.replace(request, messages=tuple(messages))
 
 
 def _turns(messages: Sequence[Message]) -> list[_Turn]:
@@ -222,7 +207,7 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
                 turns[-1].after.append(message)
             if text:
                 asked, answer = text, None
-    if turns and not turns[-1].is_complete:
+    if turns and turns[-1].calls and not turns[-1].results:
         turns.pop()
     return turns
 
@@ -233,12 +218,3 @@ def _run(turns: Sequence[_Turn], period: int) -> int:
     while run < len(turns) and turns[-run - 1].key == turns[-run - 1 + period].key:
         run += 1
     return run
-
-
-def _shown(result: Block | None) -> Any:
-    """A result as the model sees it."""
-    return None if result is None else [bool(result.get("is_error")), result_parts(result)]
-
-
-def _text(message: Message) -> str:
-    return "\n".join(block["text"] for block in message.content if block["type"] == "text").strip()

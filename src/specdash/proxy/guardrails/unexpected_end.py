@@ -11,10 +11,9 @@ import re
 from typing import TYPE_CHECKING
 
 from specdash.proxy.guardrails.history import calls_of, instruction_of
-from specdash.proxy.guardrails.openings import ends_in_prose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from specdash.proxy.answer.blocks import ToolCall
     from specdash.proxy.translate.parse import Message, MessagesRequest
@@ -138,6 +137,35 @@ _OTHER_DOUBT = re.compile(
     |se|quando|dopo|domani|non|niente|riassum\w*|depois|amanhã|não|если|когда|после|позже|завтра|не|ничего|notas?|notes?)\b
     |如果|以后|之后|稍后|明天|不|总结|もし|場合|後で|明日|ない|ません|まとめ|만약|나중|내일|않|요약"""
 )
+
+
+# Prose, as CommonMark has it: what is not in a fence nor in indented code.
+
+_FENCE = re.compile(r"[ \t\r]*(`{3,}(?=[^`]*\Z)|~{3,})")
+CODE = re.compile(r" {4}| {0,3}\t")
+
+
+def fence_after(line: str, fence: str) -> str:
+    """The fence that is open behind `line`, when `fence` ("" for none) was open before it."""
+    if not fence:
+        return found[1] if (found := _FENCE.match(line)) else ""
+    line = line.strip()
+    return "" if line.startswith(fence) and not line.strip(fence[0]) else fence
+
+
+def prose_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Every line outside fences and indented code that is not blank: (where it starts, its text)."""
+    fence, at = "", 0
+    for line in text.split("\n"):
+        after = fence_after(line, fence)
+        if not fence and not after and line.strip() and not CODE.match(line):
+            yield at, line
+        fence, at = after, at + len(line) + 1
+
+
+def ends_in_prose(text: str) -> bool:
+    """Whether the last line is neither blank nor code."""
+    return max((at for at, _ in prose_lines(text)), default=-1) == text.rfind("\n") + 1
 
 
 def is_unexpected_end(

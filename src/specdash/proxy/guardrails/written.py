@@ -16,26 +16,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from specdash.proxy.answer.blocks import ToolCall
-from specdash.proxy.guardrails.openings import call_places, plain_name, prose_lines
-from specdash.proxy.guardrails.schema import problem, types_of
-from specdash.proxy.guardrails.unexpected_end import announces_action
+from specdash.proxy.guardrails.calls import ToolUseFault, problem, types_of
+from specdash.proxy.guardrails.unexpected_end import CODE, announces_action, fence_after, prose_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from specdash.proxy.translate.parse import Tool
-
-
-class ToolUseFault(Struct, frozen=True):
-    """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
-
-    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags or
-    supplement_echo. `tool` is the tool meant, when that is known.
-    """
-
-    kind: str
-    tool: str | None
-    detail: str
 
 
 class Written(Struct, frozen=True):
@@ -45,10 +32,6 @@ class Written(Struct, frozen=True):
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     fault: ToolUseFault | None = None
-
-    def moved(self, by: int) -> Written:
-        """The same in a text that begins elsewhere."""
-        return Written(max(0, self.start + by), self.text, self.calls, self.fault)
 
 
 class _Call(Struct, frozen=True):
@@ -125,7 +108,13 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": No
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_ENTRIES = {_FUNCTION: (_PARAMETER, _FUNCTION_END), _PAIRED: (_PAIR, _PAIRED_END)}
+_FORMS = (
+    # How a call begins; where its arguments stand one by one, each of them; and what closes it.
+    (_FUNCTION, _PARAMETER, _FUNCTION_END),
+    (_HARMONY, None, None),
+    (_NAMED, None, None),
+    (_PAIRED, _PAIR, _PAIRED_END),
+)
 
 _ORPHANS = re.compile(
     rf"(?:^[ ]{{0,3}}|(?<=[.!?…:。！？：])[ \t]{{0,3}}|(?<=[\w.!?])(?=</\w+>\s*</))"
@@ -307,7 +296,6 @@ class _Run:
         self.final: str | None = None
         self._text = text
         self._offered = offered
-        self._is_tagged = False
 
     def reaches_end(self) -> bool:
         """Read on; True when nothing but markup reaches the text's end."""
@@ -325,76 +313,28 @@ class _Run:
                 return True
             if self.calls and _TAG_PART.match(text, self.at):
                 self.at, opened = len(text), True
-                continue
-            self._is_tagged = opened or bool(self.calls)
-            if not any(form() for form in (self._python, self._json, self._named, self._broken)):
+            elif self._python(is_tagged := opened or bool(self.calls)) or self._json() or self._named(is_tagged):
+                opened = False
+            else:
                 return False
-            opened = False
 
-    def _add(self, name: str, arguments: Any, end: int, *, is_broken: bool = False) -> bool:
-        arguments = arguments if isinstance(arguments, dict) else None
-        self.calls.append(_Call(plain_name(name, self._offered), arguments, is_broken))
+    def _add(self, end: int, *calls: _Call) -> bool:
+        self.calls += calls
         self.at = end
         return True
 
-    def _head(self, form: re.Pattern[str]) -> re.Match[str] | None:
-        """The start of a call in `form`, where the form itself, a mark or the name of an offered tool shows one."""
-        head = form.match(self._text, self.at)
-        if head is None or (form in (_NAMED, _PAIRED) and not self._is_tagged):
-            return None
-        if form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark"):
-            return head
-        return head if plain_name(head["name"], self._offered) in self._offered else None
+    def _is_offered(self, name: str) -> bool:
+        return plain_name(name, self._offered) in self._offered
 
-    def _named(self) -> bool:
-        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM)."""
-        text = self._text
-        for form in (_FUNCTION, _HARMONY, _NAMED, _PAIRED):
-            if (head := self._head(form)) is None:
-                continue
-            at = head.end()
-            if text.startswith("{", at):
-                values, at = _value(text, at)
-                if form is _FUNCTION and (ended := _FUNCTION_END.match(text, at)):
-                    at = ended.end()
-            elif form in _ENTRIES:
-                values, at = self._entries(head["name"], at, *_ENTRIES[form])
-            else:
-                continue
-            if values is not _NO_VALUE:
-                return self._add(head["name"], values, at)
-        return False
-
-    def _entries(self, name: str, at: int, entry: re.Pattern[str], end: re.Pattern[str]) -> tuple[Any, int]:
-        """Arguments one by one up to the closing tag, each of the type that the schema asks for."""
-        tool = self._offered.get(plain_name(name, self._offered))
-        properties = tool.schema.get("properties") if tool is not None else None
-        values: dict[str, Any] | None = {}
-        while (found := entry.match(self._text, at)) is not None:
-            raw, more = found["value"], found.groupdict().get("more") or ""
-            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
-            if found.groupdict().get("is") == "=":
-                raw = raw.removeprefix("\n").removesuffix("\n")
-            if 'string="true"' in more:
-                types = frozenset({"string"})
-            elif 'string="false"' in more:
-                types = types or frozenset({"number"})
-            values, at = _with(values, found["name"], raw, types), found.end()
-        ended = end.match(self._text, at)
-        return (values, ended.end()) if ended else (_NO_VALUE, at)
-
-    def _python(self) -> bool:
+    def _python(self, is_tagged: bool) -> bool:
         """A call in Python's words, or a list of them."""
         if _PYTHON.match(self._text, self.at) is None:
             return False
         ended = _PYTHON_END.search(self._text, self.at)
         end = ended.start() if ended else len(self._text)
         found = _python_calls(self._text[self.at : end], self._offered)
-        if not found or not (self._is_tagged or any(call.name in self._offered for call in found)):
-            return False
-        self.calls += found
-        self.at = end
-        return True
+        is_meant = is_tagged or any(call.name in self._offered for call in found)
+        return bool(found) and is_meant and self._add(end, *found)
 
     def _json(self) -> bool:
         """An object or a list of objects that name a tool and its arguments."""
@@ -402,28 +342,79 @@ class _Run:
         calls = [_call_of(entry, self._offered) for entry in (value if isinstance(value, list) else [value])]
         if not self.is_bare and isinstance(value, dict) and list(value) == ["name"]:
             calls = [_Call(name, {}) for name in self._offered if name == value["name"]]
-        found = [call for call in calls if call is not None]
-        if not found or len(found) < len(calls):
-            return False
-        self.calls += found
-        self.at = end
-        return True
+        return bool(calls) and None not in calls and self._add(end, *filter(None, calls))
 
-    def _broken(self) -> bool:
-        """A call that cannot be read, or not to its end."""
-        text, begun, is_json = self._text, self.at, self._text[self.at] in "{["
-        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _NAMED, _PAIRED))
-        head = next(filter(None, heads), None)
-        end = _broken_end(text, head.end() if head is not None else begun)
+    def _named(self, is_tagged: bool) -> bool:
+        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM).
+
+        A head counts where the form itself, a mark or the name of an offered tool shows a call. One that cannot be
+        read, or not to its end, is a broken call; so is JSON that breaks off behind a tool's name.
+        """
+        text, heads = self._text, []
+        for form, entry, close in _FORMS:
+            head = form.match(text, self.at)
+            if head is None or (form in (_NAMED, _PAIRED) and not is_tagged):
+                continue
+            is_shown = form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark")
+            if not is_shown and not self._is_offered(head["name"]):
+                continue
+            heads.append(head)
+            values, at = _NO_VALUE, head.end()
+            if text.startswith("{", at):
+                values, at = _value(text, at)
+                ended = close.match(text, at) if close else None
+                at = ended.end() if ended else at
+            elif entry and close:
+                values, at = self._entries(head["name"], at, entry, close)
+            if values is not _NO_VALUE:
+                return self._add(at, self._call(head["name"], values))
+        if (python := _PYTHON.match(text, self.at)) is not None and self._is_offered(python["name"]):
+            heads.append(python)
+        end = _broken_end(text, heads[0].end() if heads else self.at)
         is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
-        looked_at = text[begun : min(end, begun + _LOOKED_AT)]
-        if head is not None:
-            name = head["name"]
-        elif is_json and _value(text, begun)[0] is _NO_VALUE and (named := _NAME_KEY.search(looked_at)):
-            name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
-        else:
-            name = "" if is_cut and _OBJECT_PART.match(looked_at) else None
-        return name is not None and self._add(name, None, end, is_broken=True)
+        looked_at = text[self.at : min(end, self.at + _LOOKED_AT)]
+        name = heads[0]["name"] if heads else None
+        if name is None and looked_at[:1] in ("{", "[") and _value(text, self.at)[0] is _NO_VALUE:
+            named = _NAME_KEY.search(looked_at)
+            if named is not None:
+                name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
+            elif is_cut and _OBJECT_PART.match(looked_at):
+                name = ""
+        return name is not None and self._add(end, self._call(name, None, is_broken=True))
+
+    def _call(self, name: str, arguments: Any, *, is_broken: bool = False) -> _Call:
+        return _Call(
+            plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None, is_broken=is_broken
+        )
+
+    def _entries(self, name: str, at: int, entry: re.Pattern[str], close: re.Pattern[str]) -> tuple[Any, int]:
+        """Arguments one by one up to the closing tag, each of the type that the schema asks for.
+
+        None in their place once a name comes twice or one does not fit.
+        """
+        tool = self._offered.get(plain_name(name, self._offered))
+        properties = tool.schema.get("properties") if tool is not None else None
+        values: dict[str, Any] | None = {}
+        while (found := entry.match(self._text, at)) is not None:
+            fields, at = found.groupdict(), found.end()
+            raw, more = found["value"], fields.get("more") or ""
+            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
+            if fields.get("is") == "=":
+                raw = raw.removeprefix("\n").removesuffix("\n")
+            if 'string="true"' in more:
+                types = frozenset({"string"})
+            elif 'string="false"' in more:
+                types = types or frozenset({"number"})
+            word = raw.strip()
+            if types is None or "string" in types:
+                value: Any = None if types and "null" in types and word in {"null", "None"} else raw
+            else:
+                value = _WORDS[word.lower()] if word.lower() in _WORDS else _decoded(word)
+                if value is None and word.lower() not in _WORDS:
+                    values = None
+            values = {**values, found["name"]: value} if values is not None and found["name"] not in values else None
+        ended = close.match(self._text, at)
+        return (values, ended.end()) if ended else (_NO_VALUE, at)
 
 
 def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
@@ -489,15 +480,134 @@ def _decoded(text: str) -> Any:
         return None
 
 
-def _with(values: dict[str, Any] | None, name: str, raw: str, types: frozenset[str] | None) -> dict[str, Any] | None:
-    """`values` and one more, of the type that the schema asks for; None once a name comes twice or one does not fit."""
-    word = raw.strip()
-    if values is None or name in values:
+# Where in a text a written call may begin, found while the text still comes in pieces.
+#
+# At the start of a line, up to three spaces in, or behind the end of a sentence; special tokens (`<|…`) anywhere. Never
+# in a fence or in indented code: what stands there is quoted.
+
+_SPECIAL = (
+    "<|tool", "<|python_tag|>", "<|function_call|>", "<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<｜tool",
+    "<｜DSML｜", "</｜DSML｜",
+)  # fmt: skip
+_CLAUDE = "antml:"
+_PLAIN = (
+    "<tool_call", "<tool_use>", "<tools>", "<tool_code>", "<function_call", "<function=", "<invoke name=",
+    "<parameter=", "<parameter name=", "<TOOLCALL>", "<minimax:tool_call",
+    "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
+    "</function", "</tool_", "</invoke>", f"</{_CLAUDE}", "</minimax:", "</seed:", "<agentic-protocol>",
+    "</agentic-protocol>", "[TOOL_CALLS]", "```tool_c", "``` tool_c", "```tool_use", "```function_call",
+    "to=functions.", "assistantcommentary to=", "assistantanalysis to=", "commentary to=", "analysis to=",
+    "assistant to=",
+)  # fmt: skip
+_LITERALS = (*_SPECIAL, *_PLAIN)
+_LITERAL = re.compile("|".join(map(re.escape, _LITERALS)))
+_PARTS = frozenset(literal[:size] for literal in _LITERALS for size in range(1, len(literal)))
+_FENCED = re.compile(r"```(?:json|JSON)?[ \t\r]*\n\s*")
+_HEAD = re.compile(r'(?:\[\s*)?\{\s*"(?P<key>\w*)"\s*:\s*(?:"(?P<value>[^"\\\n]*)"|(?P<other>[^\s"]))')
+_HEAD_BEGUN = re.compile(r'(?:\[\s*)?(?:\{\s*(?:"\w{0,64}(?:"\s*(?::\s*(?:"[^"\\\n]{0,128})?)?)?)?)?\Z')
+_PYTHON_LIST = re.compile(r"\[\s*([A-Za-z_][\w.\-]*)\(")
+_BEGUN = re.compile(r"`{1,3}(?:j(?:s(?:o(?:n)?)?)?)?[ \t\r]*\Z|\[\s*(?:[A-Za-z_][\w.\-]{0,64})?\Z")
+"""The beginning of a fence or of a list in Python."""
+_PLACE = re.compile(
+    r"^ {0,3}(?=\S)|(?<=[^\s\d][.!?…:。！？：])[ \t]{0,3}(?=[\[{`]|<(?:[\w|/｜]|\Z))|(?=</?(?:[|｜]|\Z))", re.MULTILINE
+)
+_FENCE_MARK = re.compile(r" *(?:```|~~~)")
+_PROSE = re.compile(r"[^\n<\[{`~.!?…:。！？：]*")
+"""Characters that neither begin a call nor let one begin behind them, but at the start of a line."""
+_LONGEST_WORD = 40
+_LOOK = 600
+"""Characters behind a place that decide whether a call may begin there."""
+
+
+def plain_name(name: str, offered: Collection[str]) -> str:
+    """A tool's name without what models write around it."""
+    if name in offered:
+        return name
+    return re.sub(r"^(?:functions\.|default_api\.|tools\.)|:\d+\Z|\.call\Z", "", name)
+
+
+def begins_call(text: str, offered: Collection[str]) -> bool | None:
+    """Whether a written call may begin where `text` does; None when more of the text decides that."""
+    if _LITERAL.match(text):
+        return True
+    if text in _PARTS:
         return None
-    if types is None or "string" in types:
-        value: Any = None if types and "null" in types and word in {"null", "None"} else raw
-    elif word.lower() in _WORDS:
-        value = _WORDS[word.lower()]
-    elif (value := _decoded(word)) is None:
+    if text[0] not in "{[`":
+        return False
+    if (python := _PYTHON_LIST.match(text)) is not None:
+        return plain_name(python[1], offered) in offered
+    fenced = _FENCED.match(text)
+    at = fenced.end() if fenced else 0
+    if _BEGUN.match(text) or _HEAD_BEGUN.match(text, at):
         return None
-    return {**values, name: value}
+    if (head := _HEAD.match(text, at)) is None:
+        return False
+    key, value = head["key"], head["value"]
+    if key in {"name", "tool"} or (key == "function" and value is not None):
+        return value is not None and plain_name(value, offered) in offered
+    if key == "type":
+        return value in {"function", "tool"}
+    return key in {"function", "arguments", "parameters", "input", "args"}
+
+
+def call_places(text: str, offered: Collection[str]) -> list[int]:
+    """Where in a whole text a written call may begin."""
+    openings = Openings(offered)
+    openings.text = text
+    return [at for at, begins in openings.places() if begins is not False]
+
+
+class Openings:
+    """The first place in a text, given in pieces, from which on it may be a written call.
+
+    `held` counts the characters at the end of what came that are to wait; once `found`, they are all from there on.
+    """
+
+    def __init__(self, offered: Collection[str]) -> None:
+        self.held = 0
+        self.found = False
+        self.text = ""
+        """The current line from `_start` on, looked at up to `_checked`."""
+        self._start = 0
+        self._checked = 0
+        self._fence = ""
+        self._offered = offered
+
+    def feed(self, text: str) -> None:
+        """The next piece."""
+        if self.found:
+            self.held += len(text)
+            return
+        self.text += text
+        if not self.held and len(self.text) - len(text) > _LONGEST_WORD and _PROSE.fullmatch(text):
+            return
+        self.held = 0
+        for at, begins in self.places():
+            if begins is not False:
+                self.found = begins is True
+                self.held = len(self.text) - at
+                return
+        self.text = self.text[self._start :]
+        self._checked -= self._start
+        self._start = 0
+
+    def places(self) -> Iterator[tuple[int, bool | None]]:
+        """The places not looked at yet, and whether a call begins there; None is looked at again."""
+        text = self.text
+        while True:
+            end = text.find("\n", self._checked)
+            if not self._fence and not CODE.match(text, self._start):
+                is_fence = _FENCE_MARK.match(text, self._start) is not None
+                for place in _PLACE.finditer(text, self._checked, end if end >= 0 else len(text)):
+                    at = place.end()
+                    if is_fence and place.start() > self._start:
+                        break
+                    begins = begins_call(text[at : at + _LOOK], self._offered)
+                    self._checked = place.start() if begins is None else at + 1
+                    yield at, begins
+            if end < 0:
+                # Behind the last characters a place may begin.
+                self._checked = max(self._checked, self._start, len(text) - 5)
+                return
+            self._fence = fence_after(text[self._start : end], self._fence)
+            self._start = self._checked = end + 1

@@ -6,11 +6,9 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from specdash.core.proxy_events import RequestPhase
 from specdash.proxy.http.access import check_admin
-from specdash.proxy.http.responses import ApiError, InvalidRequestError, json_response, read_body
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, json_response, load_object, read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -61,7 +59,7 @@ async def handle_state(request: Request) -> Response:
 async def handle_hold(request: Request) -> Response:
     """POST /admin/hold with `reason`, `limit_s`, `wait_s` and `drain_s`, all optional.
 
-    The hold ends by itself after `limit_s`; a request waits in it for at most `wait_s` in all. Said again, the hold is
+    The hold ends by itself after `limit_s`; a request waits in it for at most `wait_s` in all. A hold asked for again is
     renewed: both limits are replaced, `limit_s` counts from now on, and `wait_s`, when it is not given, stays what it
     is. With `drain_s` the answer comes once no request is upstream any more, or after that many seconds.
     """
@@ -99,14 +97,7 @@ def _allowed(request: Request) -> Proxy:
 
 async def _json_body(request: Request) -> dict[str, Any]:
     body = await read_body(request, _LARGEST_BODY)
-    if not body.strip():
-        return {}
-    try:
-        values = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequestError("", f"the body is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InvalidRequestError("", "the body must be a JSON object")
+    values = load_object(body) if body.strip() else {}
     unknown = sorted(set(values) - _FIELDS)
     if unknown:
         raise ApiError(400, f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_FIELDS))}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,23 +18,20 @@ from specdash.proxy.answer.passthrough import handle_chat
 from specdash.proxy.gate import Gate
 from specdash.proxy.http.access import check_host, check_key, check_origin
 from specdash.proxy.http.admin import handle_hold, handle_resume, handle_state
-from specdash.proxy.http.count import handle_count
-from specdash.proxy.http.messages import handle_messages
-from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, ProxyStoppingError, error_response
+from specdash.proxy.http.messages import handle_count, handle_messages
+from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, error_response, shown_error
 from specdash.proxy.http.status import handle_context, handle_health, handle_metrics, handle_root
 from specdash.proxy.http.stream import ClientLeftError
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
 from specdash.proxy.upstream.upstream import Upstream
-from specdash.proxy.upstream.window import ContextWindow, handle_list, handle_one
+from specdash.proxy.upstream.window import ContextWindow, handle_models
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from specdash.proxy.settings import ProxySettings
-
-_LOG = logging.getLogger("specdash.proxy")
 
 
 class Proxy:
@@ -80,8 +76,8 @@ ROUTES = [
     *(Route(path, handle_chat, methods=["POST"]) for path in OPENAI_PATHS),
     *(Route(f"{prefix}/v1/messages", handle_messages, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/messages/count_tokens", handle_count, methods=["POST"]) for prefix in _BOTH),
-    *(Route(f"{prefix}/v1/models", handle_list) for prefix in _BOTH),
-    *(Route(f"{prefix}/v1/models/{{model:path}}", handle_one) for prefix in _BOTH),
+    *(Route(f"{prefix}/v1/models", handle_models) for prefix in _BOTH),
+    *(Route(f"{prefix}/v1/models/{{model:path}}", handle_models) for prefix in _BOTH),
 ]
 
 
@@ -131,20 +127,8 @@ class _Guard:
             return
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the connection unanswered
             if not started:
-                shown = _shown(request, error)
+                shown = shown_error(error, f"{request_id}: {request.method} {request.url.path!r}")
                 await error_response(request.url.path, request_id, shown)(scope, receive, tagged)
-
-
-def _shown(request: Request, error: BaseException) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        # Only the end of the drain cancels a request, and this is the outermost frame of its task.
-        return ProxyStoppingError()
-    _LOG.error(
-        "%s: unexpected error in %s %r", request.state.request_id, request.method, request.url.path, exc_info=error
-    )
-    return ApiError(500, "internal error of the proxy; its log says more")
 
 
 async def _api_error(request: Request, error: Any) -> Response:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 from starlette.responses import Response
 
 if TYPE_CHECKING:
@@ -13,58 +15,40 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+_LOG = logging.getLogger("specdash.proxy")
+
 
 # Errors as the Anthropic API sends them: status, type, envelope. Source: docs.anthropic.com, "Errors".
 
 TYPES: dict[int, str] = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     413: "request_too_large",
     429: "rate_limit_error",
-    500: "api_error",
-    502: "api_error",
     503: "overloaded_error",
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""The error type of each status the proxy uses."""
+"""The error type of a status, where it is neither `invalid_request_error` (4xx) nor `api_error` (5xx)."""
 
 
 class ApiError(Exception):
     """An answer to the client: HTTP `status` with the envelope of `type` and `message`.
 
-    `retry_after` is in seconds; `retry` False asks the SDKs not to try again (`x-should-retry: false`), None leaves
+    `retry_after` is in seconds; `retry` False asks the SDKs not to try again (`x-should-retry: false`), True leaves
     it to them.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        type_: str | None = None,
-        retry_after: int | None = None,
-        retry: bool | None = None,
-    ) -> None:
+    def __init__(self, status: int, message: str, *, retry_after: int | None = None, retry: bool = True) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.type = type_ or TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        self.retry_after = retry_after
-        self.retry = retry
-
-    @property
-    def headers(self) -> dict[str, str]:
+        self.type = TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        self.headers = {"retry-after": str(retry_after)} if retry_after is not None else {}
         """Response headers besides content type and request id."""
-        found: dict[str, str] = {}
-        if self.retry_after is not None:
-            found["retry-after"] = str(self.retry_after)
-        if self.retry is not None:
-            found["x-should-retry"] = "true" if self.retry else "false"
-        return found
+        if not retry:
+            self.headers["x-should-retry"] = "false"
 
     def envelope(self, request_id: str) -> dict[str, Any]:
         """The JSON body; the same object is the data of a stream's `event: error`."""
@@ -98,11 +82,15 @@ class ModelLoadingError(ApiError):
         super().__init__(529, "the model is loading; try again", retry_after=retry_after)
 
 
-class ProxyStoppingError(ApiError):
-    """The proxy is being stopped, and its time to finish is over."""
-
-    def __init__(self) -> None:
-        super().__init__(529, "the proxy is stopping; try again", retry_after=2)
+def shown_error(error: BaseException, what: str) -> ApiError:
+    """What a client reads of `error`; one that is not foreseen is logged as an error in `what`."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        # Only the end of the drain cancels a request.
+        return ApiError(529, "the proxy is stopping; try again", retry_after=2)
+    _LOG.error("unexpected error in %s", what, exc_info=error)
+    return ApiError(500, "internal error of the proxy; its log says more")
 
 
 # JSON from the outside, read as leniently as is safe.
@@ -110,20 +98,24 @@ class ProxyStoppingError(ApiError):
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
+_ROOM = 200
 
 
 def read_json(data: bytes | str) -> Any:
     """The value of a JSON text; bytes that are not UTF-8 and halves of a surrogate pair become U+FFFD.
 
-    Raises ValueError when it is not JSON even so.
+    Raises ValueError when it is not JSON even so, or nested too deeply.
     """
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
-        if text is data and "\\ud" not in text.lower():
-            raise
-        return orjson.loads(_ESCAPE.sub(lambda match: "\\ufffd" if match["lone"] else match[0], text))
+        try:
+            return msgspec.json.decode(data)
+        except ValueError:
+            text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+            if text is data and "\\ud" not in text.lower():
+                raise
+            return msgspec.json.decode(_ESCAPE.sub(lambda match: "\\ufffd" if match["lone"] else match[0], text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def object_of(text: str) -> dict[str, Any] | None:
@@ -137,13 +129,38 @@ def object_of(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def load_object(body: bytes | bytearray) -> dict[str, Any]:
+    """The JSON object of a request body; raises `InvalidRequestError` for anything else.
+
+    Half a surrogate pair (a client cut a text inside an emoji) becomes U+FFFD: the whole conversation would be lost
+    over it otherwise.
+    """
+    try:
+        value = _read_with_room(body, _ROOM)
+    except ValueError as error:
+        raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError("", "The request body is not a JSON object")
+    return value
+
+
+def _read_with_room(body: bytes | bytearray, levels: int) -> Any:
+    """Its JSON, read so many calls deeper: what can be read there can be written wherever it is sent on."""
+    if levels:
+        return _read_with_room(body, levels - 1)
+    try:
+        return msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return read_json(body.decode())
+
+
 OPENAI_PATHS = ("/v1/chat/completions", "/chat/completions")
 """Endpoints that speak OpenAI's language, also in their errors."""
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A whole answer in JSON."""
-    return Response(orjson.dumps(value), status, headers, "application/json")
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
 def error_response(path: str, request_id: str, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import hashlib
 import io
 import logging
 import os
@@ -14,8 +13,7 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec.structs
 import uvicorn
@@ -34,6 +32,7 @@ from specdash.system.sockets import open_listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+    from pathlib import Path
 
     from specdash.proxy.settings import Configuration, ProxySettings
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 # Sources: sd_listen_fds(3), sd_notify(3).
 
 _FIRST_FD = 3
-_BACKLOG = 1024
 
 
 def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
@@ -51,11 +49,11 @@ def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = o
 
     Raises `PortInUseError` or `InputError`, also when a passed socket lets other machines in without a key.
     """
-    passed = inherited_sockets(env)
-    for item in passed:
+    found = inherited_sockets(env)
+    for item in found:
         if not settings.api_key and not _is_local(item):
             raise InputError(f"the socket unit listens on {address(item)}, for other machines too: set PROXY_API_KEY")
-    found = passed or open_sockets(settings.host, settings.port)
+    found = found or open_sockets(settings.host, settings.port)
     for item in found:
         item.setblocking(False)
     return found
@@ -67,14 +65,12 @@ def _is_local(item: socket.socket) -> bool:
 
 def inherited_sockets(env: MutableMapping[str, str]) -> list[socket.socket]:
     """All sockets of `LISTEN_FDS`, when they are meant for this process; the variables are taken out of `env`."""
-    names = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
-    pid, count, _ = (env.pop(name, "") for name in names)
+    pid, count, _ = (env.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
     if pid != str(os.getpid()) or not count.isdigit():
         return []
-    found = []
-    for descriptor in range(_FIRST_FD, _FIRST_FD + int(count)):
-        os.set_inheritable(descriptor, False)
-        found.append(socket.socket(fileno=descriptor))
+    found = [socket.socket(fileno=descriptor) for descriptor in range(_FIRST_FD, _FIRST_FD + int(count))]
+    for item in found:
+        item.set_inheritable(False)
     return found
 
 
@@ -88,8 +84,9 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
         raise InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            text = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
-            raise PortInUseError(text) from None
+            raise PortInUseError(
+                f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            ) from None
         raise InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})") from None
 
 
@@ -135,19 +132,17 @@ _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
 
-def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
+def run(configuration: Configuration, reloads: Sequence[int] = ()) -> int:
     """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start.
 
     `reloads` holds a SIGHUP that came before, if one did.
     """
-    settings = configuration.settings
-    sockets = listening_sockets(settings)
-    set_up_log(settings.log_level)
+    sockets = listening_sockets(configuration.settings)
+    set_up_log(configuration.settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
     listening = [os.dup(item.fileno()) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        early = reloads if reloads is not None else []
-        restarts = runner.run(_serve(configuration, sockets, early))
+        restarts = runner.run(_serve(configuration, sockets, reloads))
     if restarts:
         execute_again(listening)
     return ExitCode.OK
@@ -172,7 +167,7 @@ def set_up_log(level: str) -> None:
     _LOG.setLevel(level)
 
 
-async def _serve(configuration: Configuration, sockets: list[socket.socket], reloads: list[int]) -> bool:
+async def _serve(configuration: Configuration, sockets: list[socket.socket], reloads: Sequence[int]) -> bool:
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
     record = record_of(configuration, client_url(sockets[0]))
@@ -198,7 +193,7 @@ class _Server(uvicorn.Server):
         proxy: Proxy,
         configuration: Configuration,
         record: ProxyRecord,
-        reloads: list[int],
+        reloads: Sequence[int],
         *,
         is_open: bool,
     ) -> None:
@@ -233,12 +228,8 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """End on the first SIGTERM or SIGINT once requests are done, on the second at once; reload on SIGHUP."""
         loop = asyncio.get_running_loop()
-        handlers = {
-            signal.SIGTERM: self._stop,
-            signal.SIGINT: self._stop,
-            signal.SIGHUP: self._reload,
-            signal.SIGUSR2: self._restart,
-        }
+        ends = dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop)
+        handlers = {**ends, signal.SIGHUP: self._reload, signal.SIGUSR2: self._restart}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         if self._reloads:
@@ -310,15 +301,14 @@ class _Server(uvicorn.Server):
 
     def _restart(self) -> None:
         """Drain, and start again with the listening sockets, if the env file can be started with."""
+        file = self._configuration.env_file
         try:
-            file = self._configuration.env_file
             load(str(file) if file is not None else None, overrides=self._configuration.overrides)
         except SpecdashError as error:
-            _LOG.error("restart: %s; nothing was changed", error)
-            self._refused(str(error))
-            return
-        self.restarts = True
-        self._stop()
+            self._refused("restart", error)
+        else:
+            self.restarts = True
+            self._stop()
 
     def _reload(self) -> None:
         if self._configuration.env_file is None:
@@ -328,8 +318,7 @@ class _Server(uvicorn.Server):
         try:
             result = reread(self._configuration)
         except SpecdashError as error:
-            _LOG.error("reload: %s; nothing was changed", error)
-            self._refused(str(error))
+            self._refused("reload", error)
         else:
             self._configuration = result.configuration
             settings = result.configuration.settings
@@ -337,7 +326,7 @@ class _Server(uvicorn.Server):
             _LOG.setLevel(settings.log_level)
             self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
             # Which version of the env file is in force now.
-            self._write(msgspec.structs.replace(self._record, env_digest=result.configuration.digest))
+            self._write(env_digest=result.configuration.digest)
             for line in result.changed:
                 _LOG.info("reload: %s", line)
             for key in result.needs_restart:
@@ -348,15 +337,14 @@ class _Server(uvicorn.Server):
                 _LOG.info("reload: no setting changed")
         notify("READY=1")
 
-    def _refused(self, why: str) -> None:
-        """Say in the record which version of the env file was not taken over, and why."""
-        digest = None
-        with contextlib.suppress(OSError, TypeError):
-            digest = hashlib.sha256(Path(self._configuration.env_file or "").read_bytes()).hexdigest()
-        self._write(msgspec.structs.replace(self._record, refused=why, refused_digest=digest))
+    def _refused(self, what: str, error: SpecdashError) -> None:
+        """Note in the record which version of the env file was not taken over, and why."""
+        _LOG.error("%s: %s; nothing was changed", what, error)
+        file = self._configuration.env_file
+        self._write(refused=str(error), refused_digest=files.file_digest(str(file) if file is not None else None))
 
-    def _write(self, record: ProxyRecord) -> None:
-        self._record = record
+    def _write(self, **changes: Any) -> None:
+        self._record = msgspec.structs.replace(self._record, **changes)
         try:
             write_record(self._record)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import SessionStore
     from specdash.proxy.telemetry import Histogram
+
+    Samples = float | Iterable[tuple[tuple[str, ...], float]]
 
 _HEALTH = {UpstreamStatus.OK: "ok", UpstreamStatus.LOADING: "loading"}
 
@@ -130,7 +133,10 @@ def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
 def proxy_status(proxy: Proxy) -> ProxyStatus:
     """The live picture of the whole proxy."""
     telemetry, gate, window = proxy.telemetry, proxy.gate, proxy.window
-    tally, sessions = telemetry.tally, proxy.sessions.all()
+    sessions = proxy.sessions.all()
+    ended: Counter[RequestOutcome] = Counter()
+    for (_, how), count in telemetry.requests.items():
+        ended[how] += count
     return ProxyStatus(
         version=__version__,
         started=telemetry.started,
@@ -141,9 +147,9 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
         held_since=gate.since,
         hold_reason=gate.reason,
         waiting=gate.waiting,
-        requests=tally.requests.total(),
-        errors=tally.count(RequestOutcome.ERROR),
-        clients_left=tally.count(RequestOutcome.CLIENT_LEFT),
+        requests=ended.total(),
+        errors=ended[RequestOutcome.ERROR],
+        clients_left=ended[RequestOutcome.CLIENT_LEFT],
         counters=dict(telemetry.counters),
         sessions=tuple(session.view(window.tokens or session.window) for session in sessions[:SESSIONS_SHOWN]),
         session_count=len(sessions),
@@ -168,7 +174,7 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         proxy = self._proxy
-        telemetry, window, gate, tally = proxy.telemetry, proxy.window, proxy.gate, proxy.telemetry.tally
+        telemetry, window, gate = proxy.telemetry, proxy.window, proxy.gate
         phases = Counter(active.phase for active in telemetry.active)
         yield _gauge("info", "Version of the proxy; always 1.", [((__version__,), 1)], "version")
         yield _gauge("start_time_seconds", "Unix time of the proxy's start.", telemetry.started)
@@ -185,32 +191,30 @@ class _Figures(Collector):
         yield _gauge("sessions", "Sessions remembered.", len(proxy.sessions))
         problems = len(proxy.settings.problems)
         yield _gauge("settings_problems", "Settings that were not usable and left at their defaults.", problems)
-        ended = [((path, str(how)), count) for (path, how), count in sorted(tally.requests.items())]
+        ended = [((path, str(how)), count) for (path, how), count in sorted(telemetry.requests.items())]
         yield _counter("requests", "Finished requests, by endpoint and outcome.", ended, "path", "outcome")
-        errors = [((kind,), count) for kind, count in sorted(tally.errors.items())]
+        errors = [((kind,), count) for kind, count in sorted(telemetry.errors.items())]
         yield _counter("errors", "Requests that failed, by error type.", errors, "type")
         actions = [(tuple(mark.split(":", 1)), count) for mark, count in sorted(telemetry.counters.items())]
         help_ = "What guardrails did, by guardrail and action."
         yield _counter("guardrail_actions", help_, actions, "guardrail", "action")
         yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
         for name, _, text in SUMS:
-            yield _counter(name, text, tally.sums[name])
-        yield _histogram("ttft_seconds", "Time from a request's arrival to its first content.", tally.ttft)
-        yield _histogram("request_duration_seconds", "Time from a request's arrival to its end.", tally.duration)
+            yield _counter(name, text, telemetry.sums[name])
+        yield _histogram("ttft_seconds", "Time from a request's arrival to its first content.", telemetry.ttft)
+        yield _histogram("request_duration_seconds", "Time from a request's arrival to its end.", telemetry.duration)
 
 
-def _gauge(name: str, help_: str, samples: float | Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
-    metric = GaugeMetricFamily(_PREFIX + name, help_, labels=labels)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, help_: str, samples: Samples, *labels: str
+) -> Metric:
+    metric = kind(_PREFIX + name, help_, labels=labels)
     for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
         metric.add_metric(values, value)
     return metric
 
 
-def _counter(name: str, help_: str, samples: float | Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
-    metric = CounterMetricFamily(_PREFIX + name, help_, labels=labels)
-    for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
-        metric.add_metric(values, value)
-    return metric
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
 
 
 def _histogram(name: str, help_: str, values: Histogram) -> Metric:

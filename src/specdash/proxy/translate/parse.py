@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import orjson
 from msgspec import Struct, field
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from specdash.proxy.http.responses import ApiError, InvalidRequestError, read_json
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, load_object
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -216,24 +215,6 @@ def _read(shape: type[_S], value: Any, where: str) -> _S:
     raise InvalidRequestError(path, message)
 
 
-def load_object(body: bytes | bytearray) -> JsonObject:
-    """The JSON object of a request body.
-
-    Half a surrogate pair (a client cut a text inside an emoji) becomes U+FFFD: the whole conversation would be lost
-    over it otherwise. Everything else that is not JSON raises `InvalidRequestError`.
-    """
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        try:
-            value = read_json(body.decode())
-        except ValueError:
-            raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidRequestError("", "The request body is not a JSON object")
-    return value
-
-
 def check_pieces(source: JsonObject) -> None:
     """Raise `ApiError` 413 when a body has more than `MOST_PIECES` messages, content blocks, tools and stop words.
 
@@ -252,14 +233,6 @@ def check_pieces(source: JsonObject) -> None:
             left += value
         elif isinstance(value, dict):
             left += (value.get("content"), value.get("source"))
-
-
-def dumped(value: Any, where: str = "") -> bytes:
-    """The JSON text of what a client sent. Raises `InvalidRequestError` when it is nested too deeply."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        raise InvalidRequestError(where, "Input is nested too deeply") from None
 
 
 def parse_messages(body: bytes | bytearray) -> MessagesRequest:
@@ -295,21 +268,16 @@ def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     tools, server_tools = _tools(found.tools)
     thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
     return MessagesRequest(
-        model=found.model,
         messages=tuple(messages),
         max_tokens=found.max_tokens or 1,
         system=_blocks(found.system, "system", _IN_SYSTEM) if found.system else (),
         tools=tools,
         tool_choice=_tool_choice(found.tool_choice, tools, server_tools),
-        stream=found.stream,
         stop_sequences=tuple(stop for stop in found.stop_sequences if stop.strip()),
-        temperature=found.temperature,
-        top_p=found.top_p,
-        top_k=found.top_k,
         thinking=thinking.type if thinking is not None else None,
         thinking_budget=thinking.budget_tokens if thinking is not None else None,
-        metadata=found.metadata,
         server_tools=server_tools,
+        **{name: getattr(found, name) for name in ("model", "stream", "temperature", "top_p", "top_k", "metadata")},
     )
 
 
@@ -334,8 +302,6 @@ def _blocks(content: Any, where: str, known: Collection[str], role: str = "") ->
         _read(_KINDS[kind], block, here)
         if kind == "tool_use":
             block["input"] = block.get("input") or {}
-            # The levels it lies deeper in what is sent upstream than here.
-            dumped([[[[[[[[block["input"]]]]]]]]], f"{here}.input")
         elif kind == "tool_result":
             content = block.get("content") or ""
             if not isinstance(content, str):
@@ -378,7 +344,6 @@ def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
         if name in tools:
             raise InvalidRequestError(f"{where}.name", "Tool names must be unique")
         schema = tool.input_schema if tool.input_schema is not None else {"type": "object", "properties": {}}
-        dumped([[[[[[[[schema]]]]]]]], f"{where}.input_schema")
         tools[name] = Tool(name, tool.description, schema)
     return tuple(tools.values()), tuple(server_tools)
 

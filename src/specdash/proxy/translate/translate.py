@@ -10,9 +10,7 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from specdash.proxy.http.responses import InvalidRequestError
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,34 +75,19 @@ def result_parts(block: Block) -> list[Part]:
     first = parts[0] if parts and isinstance(parts[0], str) else None
     if first is None:
         return ["Error", *parts]
-    return parts if _says_error(first) else [f"Error: {first}" if first else "Error", *parts[1:]]
+    if first.lstrip()[:24].lower().lstrip("<[(*# ").startswith(("error", "tool_use_error")):
+        return parts
+    return [f"Error: {first}" if first else "Error", *parts[1:]]
 
 
 def content_of(parts: Iterable[Part]) -> str | list[dict[str, Any]]:
     """A chat message's `content`: one string, or a list of parts when there is an image."""
-    found: list[dict[str, Any]] = []
-    texts: list[str] = []
-    for part in parts:
-        if isinstance(part, str):
-            if part:
-                texts.append(part)
-        else:
-            _add_text(found, texts)
-            found.append(part)
-    if not found:
-        return JOINT.join(texts)
-    _add_text(found, texts)
-    return found
-
-
-def _add_text(found: list[dict[str, Any]], texts: list[str]) -> None:
-    if texts:
-        found.append({"type": "text", "text": JOINT.join(texts)})
-        texts.clear()
-
-
-def _says_error(text: str) -> bool:
-    return text.lstrip()[:24].lower().lstrip("<[(*# ").startswith(("error", "tool_use_error"))
+    runs: list[tuple[bool, list[Any]]] = [
+        (is_text, list(run)) for is_text, run in groupby(filter(None, parts), lambda part: isinstance(part, str))
+    ]
+    if all(is_text for is_text, _ in runs):
+        return "".join(JOINT.join(run) for _, run in runs)
+    return [part for is_text, run in runs for part in ([{"type": "text", "text": JOINT.join(run)}] if is_text else run)]
 
 
 ChatMessage = dict[str, Any]
@@ -196,8 +179,6 @@ def _tool_fields(request: MessagesRequest) -> dict[str, Any]:
     if choice.kind == "tool":
         # llama.cpp has no form that names a function: the only tool offered is the one that can be called.
         tools = tuple(tool for tool in tools if tool.name == choice.name)
-        if not tools:
-            raise InvalidRequestError("tool_choice.name", "no tool of this name is in `tools`")
     if not tools:
         return {}
     return {"tools": chat_tools(tools), "tool_choice": _CHOICES[choice.kind], "parallel_tool_calls": choice.parallel}
@@ -238,7 +219,7 @@ def _assistant(turns: Iterable[Message]) -> ChatMessage:
 
 
 def _call(block: Block) -> dict[str, Any]:
-    arguments = orjson.dumps(block["input"]).decode()
+    arguments = msgspec.json.encode(block["input"]).decode()
     return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
 
 

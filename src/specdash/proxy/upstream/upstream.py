@@ -8,16 +8,16 @@ import io
 import logging
 import os
 import re
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
-import orjson
+import msgspec
 
-from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError
+from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError, object_of, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from specdash.proxy.settings import ProxySettings
 
@@ -46,7 +46,8 @@ _CLIENT_MADE = re.compile(
 
 def api_error(status: int, body: bytes) -> ApiError:
     """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
-    error = _error_of(body)
+    found = (object_of(body.decode("utf-8", "replace")) or {}).get("error")
+    error = found if isinstance(found, dict) else {}
     message = error.get("message")
     message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
     if error.get("type") == "exceed_context_size_error" or _OVERFLOW.search(message):
@@ -82,16 +83,9 @@ def api_error(status: int, body: bytes) -> ApiError:
 def stream_error(error: dict[str, Any]) -> ApiError:
     """The error for the client when the upstream reported `error` inside its stream."""
     code = error.get("code")
-    return api_error(code if isinstance(code, int) and 400 <= code < 600 else 500, orjson.dumps({"error": error}))
-
-
-def _error_of(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    error = value.get("error") if isinstance(value, dict) else None
-    return error if isinstance(error, dict) else {}
+    return api_error(
+        code if isinstance(code, int) and 400 <= code < 600 else 500, msgspec.json.encode({"error": error})
+    )
 
 
 _LOG = logging.getLogger("specdash.proxy")
@@ -110,24 +104,18 @@ class UpstreamBrokenError(ApiError):
 
 
 class UpstreamReply:
-    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
+    """The upstream's answer as it arrives."""
 
-    def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, failure: Callable[..., ApiError]) -> None:
         self.status: int = response.status
         self.headers: Mapping[str, str] = response.headers
         self.content_type: str = response.content_type
         self._response = response
-        self._owner = owner
+        self._failure = failure
         self._open = True
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.abort()
-
     async def read(self) -> bytes:
-        """Whatever has arrived, waiting for the first byte of it; b"" at the end.
+        """What has arrived, waiting for the first byte of it; b"" at the end.
 
         Raises `ApiError` 504 after `read_timeout` of silence and `UpstreamBrokenError` when the connection breaks.
         """
@@ -137,12 +125,8 @@ class UpstreamReply:
             data: bytes = await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
             self.abort()
-            raise self._owner.failure(error, begun=True) from None
-        except BaseException:
-            self.abort()
-            raise
-        if not data:
-            self._finish()
+            raise self._failure(error, begun=True) from None
+        self._open = bool(data)
         return data
 
     async def body(self, limit: int) -> bytes:
@@ -168,19 +152,13 @@ class UpstreamReply:
         """Close the TCP connection now, so that the upstream stops generating. Does nothing after the end."""
         if not self._open:
             return
+        self._open = False
         connection = self._response.connection
         transport = connection.transport if connection is not None else None
         self._response.close()
         if transport is not None:
             # close() would first flush a request that is still being sent.
             transport.abort()
-        self._finish()
-
-    def _finish(self) -> None:
-        if self._open:
-            self._open = False
-            self._response.release()
-            self._owner.ended()
 
 
 class Upstream:
@@ -202,32 +180,25 @@ class Upstream:
         self._idle = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
-    async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
-        """POST a JSON body and return the answer once its head is there, of any status.
+    @contextlib.asynccontextmanager
+    async def open(self, body: bytes, path: str = CHAT_PATH) -> AsyncIterator[UpstreamReply]:
+        """POST a JSON body; the answer once its head is there, of any status. Closed behind unless read to the end.
 
         Raises `ApiError`: 529 when the server cannot be reached, 504 after `read_timeout` without an answer, 502 when
         it breaks off.
         """
-        self.in_flight += 1
-        try:
-            await self._slots.acquire()
-        except BaseException:
-            self._gone()
-            raise
-        try:
-            response = await self._send("POST", body, path)
-        except (aiohttp.ClientError, OSError) as error:
-            self.ended()
-            raise self.failure(error) from None
-        except BaseException:
-            self.ended()
-            raise
-        return UpstreamReply(response, self)
-
-    def ended(self) -> None:
-        """An answer has ended: its connection is free for the next. Only `UpstreamReply` calls this, once."""
-        self._slots.release()
-        self._gone()
+        with self._working():
+            async with self._slots:
+                try:
+                    response = await self._send("POST", body, path)
+                except (aiohttp.ClientError, OSError) as error:
+                    raise self.failure(error) from None
+                reply = UpstreamReply(response, self.failure)
+                try:
+                    yield reply
+                finally:
+                    reply.abort()
+                    response.release()
 
     async def drained(self, limit_s: float) -> bool:
         """Wait until nothing is in flight, at most `limit_s` seconds; True when nothing is."""
@@ -238,10 +209,15 @@ class Upstream:
                     await self._idle.wait()
         return not self.in_flight
 
-    def _gone(self) -> None:
-        self.in_flight -= 1
-        if not self.in_flight:
-            self._idle.set()
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
 
     async def get_json(self, path: str, limit_s: float) -> Any:
         """The JSON that GET `path` answers. Raises `ApiError` as `open`, and for an answer that is not 2xx."""
@@ -249,8 +225,8 @@ class Upstream:
         if status // 100 != 2:
             raise api_error(status, data)
         try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
+            return read_json(data)
+        except ValueError:
             raise ApiError(502, f"LLAMA_CPP_BASE: {path} there does not answer in JSON", retry=False) from None
 
     async def exchange(self, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
@@ -258,17 +234,13 @@ class Upstream:
 
         One with a body is a POST, and counts as in flight: it does a client's work.
         """
-        counted = body is not None
-        self.in_flight += counted
-        try:
-            async with asyncio.timeout(limit_s):
-                async with await self._send("GET" if body is None else "POST", body, path) as response:
-                    pieces = [piece async for piece in response.content.iter_any()]
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.failure(error) from None
-        finally:
-            if counted:
-                self._gone()
+        with self._working() if body is not None else contextlib.nullcontext():
+            try:
+                async with asyncio.timeout(limit_s):
+                    async with await self._send("GET" if body is None else "POST", body, path) as response:
+                        pieces = [piece async for piece in response.content.iter_any()]
+            except (aiohttp.ClientError, OSError) as error:
+                raise self.failure(error) from None
         return response.status, b"".join(pieces)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.system.text import utc_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specdash.proxy.gate import Gate
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.upstream.upstream import Upstream
 
 
@@ -158,28 +159,23 @@ def display_name(model: str) -> str:
     return model
 
 
-def upstream_model(requested: str, window: ContextWindow) -> str:
-    """The upstream's id for a client's model name.
+async def use_model(requested: str, window: ContextWindow) -> str:
+    """The upstream's id for a client's model name; it is noted as used.
 
     Its own id means a model; `any` of a router the resident model that was used last, else the only
     model there is; any other name (as claude-sonnet-4-5) means the model that is loaded, and is passed on as it is
     while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
     """
-    found = find_model(requested, window.models)
-    if found is None and requested == ANY and window.router:
-        best = most_recent_resident(window.resident_models())
-        if best is not None:
-            return best.id
-        names = ", ".join(router_model.id for router_model in window.router[:8])
-        raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
-    return found or window.model_id or requested
-
-
-async def use_model(requested: str, window: ContextWindow) -> str:
-    """`upstream_model`, of models that are known well enough to tell; it is noted as used."""
     # What is in memory may be another model after any request, of this proxy or of another client.
     await window.refresh(force=requested == ANY and bool(window.router))
-    model = upstream_model(requested, window)
+    model = find_model(requested, window.models)
+    if model is None and requested == ANY and window.router:
+        best = most_recent_resident(window.resident_models())
+        if best is None:
+            names = ", ".join(router_model.id for router_model in window.router[:8])
+            raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
+        model = best.id
+    model = model or window.model_id or requested
     window.note_use(model)
     return model
 
@@ -189,41 +185,30 @@ def find_model(requested: str, models: tuple[str, ...]) -> str | None:
     return next((name for name in (requested, _VARIANT.sub("", requested)) if name in models), None)
 
 
-async def handle_list(request: Request) -> Response:
-    """GET /v1/models, in the words of both APIs."""
+async def handle_models(request: Request) -> Response:
+    """GET /v1/models, in the words of both APIs, and GET /v1/models/{id}."""
     proxy: Proxy = request.app.state.proxy
     await proxy.window.refresh()
-    rows = _models_rows(proxy.window.models, proxy.started)
-    ends = {"first_id": rows[0]["id"] if rows else None, "last_id": rows[-1]["id"] if rows else None}
-    return json_response({"object": "list", "data": rows, "has_more": False, **ends})
-
-
-async def handle_one(request: Request) -> Response:
-    """GET /v1/models/{id}."""
-    proxy: Proxy = request.app.state.proxy
-    await proxy.window.refresh()
-    requested = request.path_params["model"]
-    models = proxy.window.models
-    model = find_model(requested, models)
-    if model is None:
-        raise ApiError(404, f"model: {requested[:200]}")
-    return json_response(_models_rows(models, proxy.started)[models.index(model)])
-
-
-def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]]:
-    moment = utc_timestamp(int(created))
-    return [
-        {
+    rows = {
+        model: {
             "type": "model",
             "id": model,
             "display_name": display_name(model),
-            "created_at": moment,
+            "created_at": utc_timestamp(int(proxy.started)),
             "object": "model",
-            "created": int(created),
+            "created": int(proxy.started),
             "owned_by": "llama.cpp",
         }
-        for model in models
-    ]
+        for model in proxy.window.models
+    }
+    requested = request.path_params.get("model")
+    if requested is None:
+        ends = {"first_id": next(iter(rows), None), "last_id": next(reversed(rows), None)}
+        return json_response({"object": "list", "data": list(rows.values()), "has_more": False, **ends})
+    model = find_model(requested, proxy.window.models)
+    if model is None:
+        raise ApiError(404, f"model: {requested[:200]}")
+    return json_response(rows[model])
 
 
 # Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
@@ -259,15 +244,17 @@ class RetryPolicy:
         return True
 
 
-async def admitted(proxy: Proxy, wait: Callable[[], Awaitable[None]]) -> None:
-    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before.
+async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
+    """Return in the moment in which a request may be sent; raises `ApiError` 529 when a hold outlasts its wait.
 
     Right after a hold this waits until it is seen what is there now, and so how large its window is.
     """
     gate, window = proxy.gate, proxy.window
     while True:
         if gate.held:
-            await wait()
+            if active is not None:
+                active.held()
+            await gate.wait(proxy.settings.hold_limit)
         await window.refresh(force=gate.held or gate.unmet)
         while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
             await asyncio.sleep(_RESTARTS_AGAIN_S)

@@ -1,16 +1,22 @@
+"""Which tools are offered, and the rules that go with them."""
+
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
-from specdash.proxy.guardrails.tools import narrow
+from specdash.proxy.guardrails.tools import RULES, narrow, supplemented
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.translate.parse import Message, MessagesRequest, Tool, ToolChoice
 from support.histories import request, tool_turn, user
+
+if TYPE_CHECKING:
+    pass
 
 ON = settings_from_env({"PROXY_TOOL_NARROWING": "on", "PROXY_TOOL_NARROWING_KEEP": "3"})
 NAMES = [f"tool_{index}" for index in range(14)]
@@ -91,3 +97,34 @@ def test_the_choice_only_grows_and_never_misses_a_tool_in_use(used: list[str], w
         assert [tool for tool in OFFERED if tool in made.tools] == list(made.tools)
         offers.append(set(names(made)))
     assert all(before <= after for before, after in pairwise(offers))
+
+
+TOOLS = (Tool("Read", "reads a file", {"type": "object"}),)
+SYSTEM = ({"type": "text", "text": "You are helpful."},)
+
+
+def asked_with(tools: tuple[Tool, ...]) -> MessagesRequest:
+    return request([user("go")], system=SYSTEM, tools=tools)
+
+
+@pytest.mark.parametrize("mode", sorted(RULES))
+def test_the_rules_become_the_last_system_block(mode: str) -> None:
+    settings = settings_from_env({"PROXY_AGENTIC_SUPPLEMENT_MODE": mode})
+    made, note = supplemented(asked_with(TOOLS), settings)
+    assert made.system[:-1] == SYSTEM
+    block = made.system[-1]
+    assert block["type"] == "text"
+    assert block["text"].startswith("<agentic-protocol>\n1. ")
+    assert block["text"].endswith("\n</agentic-protocol>")
+    assert all(rule in block["text"] for rule in RULES[mode])
+    assert note is not None
+    assert (note.guardrail, note.action, note.facts) == (Guardrail.SUPPLEMENT, GuardrailAction.APPLIED, {"mode": mode})
+
+
+@pytest.mark.parametrize("mode", sorted(RULES))
+def test_a_request_without_tools_is_left_alone(mode: str) -> None:
+    settings = settings_from_env({"PROXY_AGENTIC_SUPPLEMENT_MODE": mode})
+    given = asked_with(())
+    made, note = supplemented(given, settings)
+    assert made is given
+    assert note is None

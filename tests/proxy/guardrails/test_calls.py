@@ -1,16 +1,93 @@
-"""The schema check, as a truth table over property values."""
+"""Structured calls: what makes one malformed, whether its input fits the schema, and what never matters."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.schema import problem
+from specdash.proxy.guardrails.calls import call_fault, problem
 from specdash.proxy.translate.parse import Tool
-from support.offered_tools import GREP, WRITE
+from support.offered_tools import GREP, TOOLS, WRITE, call
+
+if TYPE_CHECKING:
+    pass
+
+OFFERED = {tool.name: tool for tool in TOOLS}
+LEAK = "\n</parameter>\n</function>"
+
+INVALID = [
+    ("", "{}", "empty_name"),
+    ("  ", "{}", "empty_name"),
+    ("Delete", "{}", "unknown_tool"),
+    ("read", '{"file_path": "/a"}', "unknown_tool"),
+    ("Read", '{"file_path": "/a"', "bad_json"),
+    ("Read", "file_path=/a", "bad_json"),
+    ("Read", '{"file_path": "/a"}}', "bad_json"),
+    ("Read", "{'file_path': '/a'}", "bad_json"),
+    ("Read", '{"file_path": "/a", "offset": NaN}', "bad_json"),
+    ("Read", "[" * 100_000, "bad_json"),
+    ("Read", '"/a"', "not_an_object"),
+    ("Read", "null", "not_an_object"),
+    ("Read", '["/a"]', "not_an_object"),
+    ("Read", "{}", "schema"),
+    ("Read", "", "schema"),
+    ("Read", '{"file_path": null}', "schema"),
+    ("Read", '{"file_path": 7}', "schema"),
+    ("Read", '{"file_path": "/a", "limit": "5"}', "schema"),
+]
+HEALTHY_CONTENTS = [
+    "x = 1" + LEAK,
+    "x" + LEAK + "\n</tool_call>\n",
+    "</function>\n</tool_call>",
+    "The template says </parameter> here.",
+    "<tool_call>\n{}\n</tool_call>",
+    "<function=f>\n<parameter=a>\n1" + LEAK,
+    "x\n</parameter>",
+    "</function>\n</tool_call>\nand more",
+    "echo '</parameter>\n</function>'",
+    "}}}}}} {{{ 1000000000 \x00 \ud83d\ude00",
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "kind"), INVALID)
+def test_an_invalid_call_is_malformed(name: str, arguments: str, kind: str) -> None:
+    fault = call_fault(call(name, arguments), OFFERED)
+    assert fault is not None
+    assert fault.kind == kind
+
+
+@pytest.mark.parametrize("content", HEALTHY_CONTENTS)
+def test_markup_inside_an_argument_is_data(content: str) -> None:
+    arguments = json.dumps({"file_path": "/a.md", "content": content})
+    assert call_fault(call("Write", arguments), OFFERED) is None
+
+
+@pytest.mark.parametrize("value", [{"file_path": "/a"}, {"file_path": "/a", "limit": 5}, {"file_path": "", "more": 1}])
+def test_a_valid_call_is_healthy(value: dict[str, Any]) -> None:
+    assert call_fault(call("Read", json.dumps(value)), OFFERED) is None
+
+
+def test_the_token_limit_excuses_what_arguments_lack_and_no_unknown_tool() -> None:
+    assert call_fault(call("Write", '{"file_path": "/a", "cont'), OFFERED, is_cut=True) is None
+    assert call_fault(call("Nope", "{"), OFFERED, is_cut=True) is not None
+
+
+def test_a_fault_says_nothing_of_the_values() -> None:
+    secret = "hunter2-secret"
+    for name, arguments in (
+        ("Read", json.dumps({"file_path": [secret]})),
+        ("Grep", json.dumps({"pattern": "x", "mode": secret})),
+        ("Read", f"{{{secret}"),
+        (f"do {secret} now", "{}"),
+    ):
+        fault = call_fault(call(name, arguments), OFFERED)
+        assert fault is not None
+        assert secret not in f"{fault.detail} {fault.tool}"
+
 
 FITS = [
     {"mode": "files"},
@@ -53,11 +130,6 @@ def test_a_problem_names_property_and_types(value: dict[str, Any], said: str) ->
 
 def test_a_missing_property_is_named() -> None:
     assert problem(WRITE, {"content": "x"}) == "Write: required property file_path is missing"
-
-
-@pytest.mark.parametrize("value", [None, 1, "x", [], True])
-def test_an_input_is_an_object(value: Any) -> None:
-    assert "not object" in (problem(GREP, value) or "")
 
 
 def test_true_is_not_one() -> None:

@@ -1,15 +1,68 @@
-"""Whether a call's input fits its tool's JSON schema, as far as a provably bad call needs it.
+"""Structured tool calls that are invalid, as far as a provably bad call needs it.
 
 Only what is certain counts: an unknown keyword, a reference or a schema that is none allows anything. `required` and
 the types, `enum` and `const` of properties are checked; patterns, lengths and deeper levels are the client's business.
+Strings inside a call's input are data and never searched.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.proxy.answer.blocks import ToolCall
     from specdash.proxy.translate.parse import Tool
+
+
+class ToolUseFault(Struct, frozen=True):
+    """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
+
+    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags or
+    supplement_echo. `tool` is the tool meant, when that is known.
+    """
+
+    kind: str
+    tool: str | None
+    detail: str
+
+
+_PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
+
+
+UNREADABLE = frozenset({"bad_json", "not_an_object"})
+"""Kinds of calls that no client can take: their input is no JSON object."""
+
+
+def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, is_cut: bool = False) -> ToolUseFault | None:
+    """The fault of one structured call; `is_cut` excuses what its arguments lack at their end."""
+    if not call.name.strip():
+        return ToolUseFault("empty_name", None, "a call has no tool name")
+    tool = offered.get(call.name)
+    if tool is None:
+        name = call.name if _PLAIN_NAME.match(call.name) else None
+        return ToolUseFault("unknown_tool", name, f"{name or 'the tool called'} was not offered")
+    if is_cut:
+        return None
+    try:
+        value: Any = json.loads(call.arguments, parse_constant=_no_constant) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        return ToolUseFault("bad_json", tool.name, f"{tool.name}: arguments are not JSON")
+    if not isinstance(value, dict):
+        return ToolUseFault("not_an_object", tool.name, f"{tool.name}: arguments are {json_type(value)}, not object")
+    if detail := problem(tool, value):
+        return ToolUseFault("schema", tool.name, detail)
+    return None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
