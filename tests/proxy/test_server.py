@@ -21,7 +21,7 @@ import msgspec.structs
 import psutil
 import pytest
 
-from specdash.control.keeper import Keeper, KeptCommand
+from specdash.control.keeper import Keeper
 from specdash.core.records import ProxyRecord
 from specdash.system.sockets import open_listening
 from support.engines import write_env
@@ -343,16 +343,16 @@ def test_no_client_loses_a_request_whether_it_keeps_its_connection_or_not(tmp_pa
 
     sockets = tuple(open_listening("127.0.0.1", port))
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    command = KeptCommand("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
     with Keeper() as keeper:
-        keeper.start(command)
+        keeper.start("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
         threads = [threading.Thread(target=ask, kwargs={"keeps": n % 2 == 0}) for n in range(CLIENTS)]
         for thread in threads:
             thread.start()
         try:
             for number in range(RESTARTS):
                 wait_for_answers(5 * CLIENTS * (number + 1))
-                keeper.start(command)
+                keeper.stop("proxy")
+                keeper.start("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
             wait_for_answers(5 * CLIENTS * (RESTARTS + 1))
         finally:
             ended.set()

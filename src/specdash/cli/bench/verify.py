@@ -34,7 +34,7 @@ _SHOWN = 8
 _CONTEXT_CHARACTERS = 72
 
 
-class VerifyReport:
+class VerifyPrinter:
     """What came of a verification, as text and as JSON. `context` shows the text around a difference."""
 
     def __init__(self, verification: Verification, *, context: bool, strict: bool) -> None:
@@ -264,7 +264,7 @@ def run(args: argparse.Namespace) -> int:
         verification.report.notes += notes
         code = _carried_out(verification, baseline, candidate, limit, printer)
     words = {VerifySide.BASELINE: baseline.words, VerifySide.CANDIDATE: candidate.words}
-    report = VerifyReport(verification, context=not args.no_context, strict=args.strict)
+    report = VerifyPrinter(verification, context=not args.no_context, strict=args.strict)
     print_answer(report.as_json(words) if args.json else None, report.text(), as_json=args.json)
     return ExitCode.FAILED if code is ExitCode.OK and report.failed else code
 

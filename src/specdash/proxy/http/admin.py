@@ -59,7 +59,7 @@ async def handle_state(request: Request) -> Response:
 async def handle_hold(request: Request) -> Response:
     """POST /admin/hold with `reason`, `limit_s`, `wait_s` and `drain_s`, all optional.
 
-    The hold ends by itself after `limit_s`; a request waits in it for at most `wait_s` in all. A hold asked for again is
+    The hold ends by itself after `limit_s`; a request waits in it for at most `wait_s` in all. One asked for again is
     renewed: both limits are replaced, `limit_s` counts from now on, and `wait_s`, when it is not given, stays what it
     is. With `drain_s` the answer comes once no request is upstream any more, or after that many seconds.
     """
