@@ -56,7 +56,7 @@ def test_it_is_kept_whole_private_and_without_leftovers(tmp_path: Path) -> None:
     assert list(file.path.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "{}", "null", '{"number": 1}', "\x00", a_journal().to_json()[:-9]])
+@pytest.mark.parametrize("text", ["", "{}", "null", '{"number": 1}', "\x00", a_journal().to_json()[:-9]], ids=range(6))
 def test_a_file_that_is_no_whole_journal_is_named_with_what_to_do(tmp_path: Path, text: str) -> None:
     path = tmp_path / "apply.journal"
     path.write_text(text, encoding="utf-8")
