@@ -61,6 +61,7 @@ def test_secrets_are_masked_also_inside_other_values() -> None:
     assert shown_value("MY_SECRET", "x") == MASK
     assert "sk-1" not in str(shown_value("LLAMA_EXTRA_ARGS", "--api-key sk-1 --no-mmap"))
     assert "pass" not in str(shown_value("LLAMA_CPP_BASE", "http://me:pass@host/v1"))
+    assert shown_value("LLAMA_EXTRA_ARGS", "--api-key-file /k --metrics") == "--api-key-file /k --metrics"
     assert shown_value("LLAMA_DRAFT_MAX", "8") == "8"
     assert shown_value("LLAMA_API_KEY", None) is None
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specdash.core.env_edit import masked_diff, shown_text, with_changes
+from specdash.core.env_edit import masked_diff, with_changes
 from specdash.core.envfile import EnvFileError, parse
 
 FILE = """\
@@ -225,11 +225,3 @@ class TestMaskedDiff:
 
     def test_lets_no_control_character_reach_the_terminal(self) -> None:
         assert masked_diff("", "A='\x1b[2J'\n", "x.env")[3:] == [r"+A='\x1b[2J'"]
-
-
-def test_a_value_is_shown_without_the_secrets_in_it() -> None:
-    assert shown_text("LLAMA_API_KEY", "sk-1") == "***"
-    assert shown_text("LLAMA_EXTRA_ARGS", "--api-key sk-1 --metrics") == "--api-key *** --metrics"
-    assert shown_text("LLAMA_EXTRA_ARGS", "--api-key-file /k --metrics") == "--api-key-file /k --metrics"
-    assert shown_text("LLAMA_CPP_BASE", "http://u:p@h/v1") == "http://u:***@h/v1"
-    assert shown_text("LLAMA_MODEL", None) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
     """What shall be set: per service, key to value; None removes the key."""
 
 
-_SECRET_WORDS = (
-    "KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEYS", "TOKENS", "CREDENTIALS", "OTLP_HEADERS",
-    "OTLP_TRACES_HEADERS", "OTLP_METRICS_HEADERS",
-)  # fmt: skip
-_NOT_SECRET_ENDINGS = ("_FILE", "_ENV", "_MAX_TOKENS")
+_SECRET = re.compile(r"(?:(?:KEY|TOKEN|CREDENTIAL)S?|SECRET|PASSWORD|PASSWD|OTLP_(?:TRACES_|METRICS_)?HEADERS)\Z")
+_NO_SECRET = re.compile(r"(?:_FILE|_ENV|_MAX_TOKENS)\Z")
 
 
 class Role(StrEnum):
@@ -95,7 +93,7 @@ def is_secret(key: str) -> bool:
         return declared.secret
     if key.startswith("LLAMA_ARG_") and key.endswith("_TOKENS"):
         return False  # llama.cpp counts tokens there
-    return key.endswith(_SECRET_WORDS) and not key.endswith(_NOT_SECRET_ENDINGS)
+    return bool(_SECRET.search(key)) and not _NO_SECRET.search(key)
 
 
 def shown_value(key: str, value: str | None) -> str | None:
@@ -129,9 +127,7 @@ def parse_assignments(words: list[str], role: Role | None = None) -> dict[Role, 
     return values
 
 
-# The vocabulary of an apply: its steps, what it reports on the way, and the record it leaves.
-#
-# Records are one JSON object a line in `paths.applies_file`, mode 0600; secrets are masked before they get there.
+# An apply: its steps, what it reports on the way, and the record it leaves, a line of JSON in `paths.applies_file`.
 
 
 class ApplyStep(StrEnum):

@@ -15,15 +15,7 @@ from specdash.core.envfile import EnvFile, EnvFileError, name_problem, parse, qu
 from specdash.core.errors import InputError, Problem
 from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameters import Parameter, ValueKind
-from specdash.core.speculation import (
-    AUTO,
-    KNOBS,
-    NO_SPECULATION,
-    SPEC_TYPES,
-    is_auto,
-    parse_chain,
-    readers_of,
-)
+from specdash.core.speculation import AUTO, KNOBS, NO_SPECULATION, SPEC_TYPES, is_auto, parse_chain, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -88,12 +80,6 @@ def masked_diff(before: str, after: str, name: str) -> list[str]:
     return [printable(line.split(_MARK)[0]) for line in lines]
 
 
-def shown_text(key: str, value: str | None) -> str | None:
-    """A value as it may be printed: a secret masked, and secrets inside it (`--api-key`, a password in a URL) too."""
-    shown = shown_value(key, value)
-    return None if shown is None else without_secrets(shown)
-
-
 def printable(text: str, *, newlines: bool = False) -> str:
     """`text` with control characters written out, so that none reaches the terminal; `newlines` may stay."""
 
@@ -120,7 +106,7 @@ def _masked_lines(text: str) -> list[str]:
         shown = written
         if entry.key is None:
             shown = _masked_words(written)
-        elif (value := shown_text(entry.key, entry.value) or "") != entry.value:
+        elif (value := shown_value(entry.key, entry.value) or "") != entry.value:
             start, stop = entry.span
             shown = f"{written[:start]}{value if value == MASK else quote(value)}{written[stop:]}"
         mark = "" if shown == written else _MARK + hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()

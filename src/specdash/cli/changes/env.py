@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from specdash.cli.options import add_actions, add_service, add_settings, print_answer, resolved_settings
-from specdash.core.changes import Role, differences, role_of
+from specdash.core.changes import Role, differences, role_of, shown_value
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.env_edit import all_keys, key_help, printable, remarks, shown_text
+from specdash.core.env_edit import all_keys, key_help, printable, remarks
 from specdash.core.envfile import decode, parse, quote
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.masking import MASK
@@ -137,8 +137,8 @@ def _history(args: argparse.Namespace) -> int:
             after = [
                 {
                     "key": change.key,
-                    "before": shown_text(change.key, change.before),
-                    "after": shown_text(change.key, change.after),
+                    "before": shown_value(change.key, change.before),
+                    "after": shown_value(change.key, change.after),
                 }
                 for change in changes or ()
             ]
@@ -171,8 +171,8 @@ def _versions(subject: EnvSubject) -> list[tuple[Backup, tuple[Change, ...] | No
             continue
         changes = differences(subject.role, parse(decode(old)).values, parse(decode(new)).values)
         words = ", ".join(
-            f"{change.key} {_short(shown_text(change.key, change.before))} -> "
-            f"{_short(shown_text(change.key, change.after))}"
+            f"{change.key} {_short(shown_value(change.key, change.before))} -> "
+            f"{_short(shown_value(change.key, change.after))}"
             for change in changes
         )
         there = "" if backup.existed else "no file yet; "
@@ -220,7 +220,7 @@ def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
         if entry.problem is not None:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [f"unreadable: {entry.problem}"]})
         elif entry.key is not None:
-            value = shown_text(entry.key, entry.value)
+            value = shown_value(entry.key, entry.value)
             rows.append(
                 {"line": entry.line, "key": entry.key, "value": value, "notes": [notes[at]] if at in notes else []}
             )

@@ -239,14 +239,15 @@ def _adopt(args: argparse.Namespace) -> int:
     """Write the env file, and say how the service takes over. Raises `RefusedError` where the server cannot be adopted,
     `ConflictError` where there is an env file already."""
     from specdash.backend.plan import Circumstances, judge
-    from specdash.core.env_edit import shown_text, with_changes
+    from specdash.core.changes import shown_value
+    from specdash.core.env_edit import with_changes
     from specdash.core.envfile import encode
 
     target = one_target(resolved_settings(args)) if args.unit is None else None
     found = adoption.adopt_process(target) if target is not None else adoption.adopt_unit(args.unit, os.environ)
     path = Path(args.env_file).expanduser().absolute() if args.env_file else default_env_file(found.role, os.environ)
     print(f"the settings of {found.source}:")
-    print("\n".join(f"  {key}={shown_text(key, value)}" for key, value in found.values.items()))
+    print("\n".join(f"  {key}={shown_value(key, value)}" for key, value in found.values.items()))
     findings = judge(found.role, found.values, Circumstances(path, own_pids=found.pids))
     print("\n".join(f"{finding.severity}: {finding.line}" for finding in findings) or "preflight: no problems found")
     if errors(findings):

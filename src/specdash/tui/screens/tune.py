@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from msgspec.structs import replace
 
-from specdash.core.changes import ApplyOutcome, Role, is_secret
-from specdash.core.env_edit import shown_text
+from specdash.core.changes import ApplyOutcome, Role, is_secret, shown_value
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.system.text import clean, counted
 from specdash.tui.action_table import FooterScreen, bindings
@@ -145,7 +144,7 @@ class TuneScreen(BoardScreen[TuneBoard]):
         row = self.board.keys.selected
         if row is None:
             return "specdash services adopt" if self.model.services is not None else ""
-        return f"{row.key}={shown_text(row.key, row.after) or ''}"
+        return f"{row.key}={shown_value(row.key, row.after) or ''}"
 
     @property
     def console(self) -> Console:
