@@ -47,7 +47,9 @@ def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
             words = setting.help if wanted else f"do not {setting.help}"
             parser.add_argument(setting.option, dest=name, action="store_const", const=wanted, help=words)
         else:
-            parser.add_argument(setting.option, dest=name, metavar=setting.metavar, help=setting.help)
+            parser.add_argument(
+                setting.option, dest=name, metavar=setting.metavar or setting.unit.upper(), help=setting.help
+            )
 
 
 def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> dict[str, argparse.ArgumentParser]:

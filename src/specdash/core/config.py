@@ -53,11 +53,7 @@ class Setting(Struct, frozen=True):
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return _variable(self.name)
-
-
-def _variable(name: str) -> str:
-    return "SPECDASH_" + name.upper()
+        return f"SPECDASH_{self.name.upper()}"
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -75,24 +71,18 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("proxy_key_env", None, "name of the environment variable that holds the proxy's API key", "NAME"),
     Setting("proxy_log", None, f"the proxy's events or log: {PLACES}", "PLACE"),
     Setting("window", "5m", "time span of charts and averages: 1m, 5m, 15m or 1h", "WINDOW", (*WINDOWS_S,)),
-    Setting("refresh", 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS", REFRESH_S),
+    Setting("refresh", 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", choices=REFRESH_S),
     Setting("theme", None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
     Setting("backend_env_file", None, "the backend's env file (default: that of the one that runs)", "FILE"),
     Setting("proxy_env_file", None, "the proxy's env file (default: that of the one that runs)", "FILE"),
-    Setting(
-        "drain_timeout", 120.0, "how long an apply waits for running requests to finish", "SECONDS", bounds=(1, 86400)
-    ),
-    Setting("health_timeout", 600.0, "how long an apply waits for a restarted service", "SECONDS", bounds=(1, 86400)),
-    Setting("settle_time", 15.0, "how long a changed service must stay healthy", "SECONDS", bounds=(0, 3600)),
-    Setting(
-        "disarm_after", 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS", bounds=(1, 86400)
-    ),
+    Setting("drain_timeout", 120.0, "how long an apply waits for running requests to finish", bounds=(1, 86400)),
+    Setting("health_timeout", 600.0, "how long an apply waits for a restarted service", bounds=(1, 86400)),
+    Setting("settle_time", 15.0, "how long a changed service must stay healthy", bounds=(0, 3600)),
+    Setting("disarm_after", 60.0, "idle time after which an armed dashboard disarms itself", bounds=(1, 86400)),
     Setting("read_only", False, "never let this dashboard change anything"),
     Setting("record", True, "record what is seen, for replay and incidents"),
-    Setting(
-        "history_days", 7.0, "for how many days the record keeps full detail", "DAYS", bounds=(0.01, 3650), unit="days"
-    ),
-    Setting("history_mb", 500.0, "maximum size of the record, in MB", "MB", bounds=(1, 1_000_000), unit="MB"),
+    Setting("history_days", 7.0, "for how many days the record keeps full detail", bounds=(0.01, 3650), unit="days"),
+    Setting("history_mb", 500.0, "maximum size of the record, in MB", bounds=(1, 1_000_000), unit="MB"),
     Setting("rules", None, "your alert thresholds (default: rules.toml beside config.toml)", "FILE"),
     Setting("keys", {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (docs/keys.md)'),
     Setting("target", (), "servers by name: a [[target]] table each (docs/servers.md)"),
@@ -146,8 +136,8 @@ def resolve(
     """
     from_file = _without_removed(_parse_file(file_text, file_name), file_name, warn)
     for name in REMOVED_SETTINGS:
-        if env.get(_variable(name)):
-            warn(f"environment {_variable(name)}: {removed_setting(name)}")
+        if env.get(variable := f"SPECDASH_{name.upper()}"):
+            warn(f"environment {variable}: {removed_setting(name)}")
     given: dict[str, Resolved] = {}
     for setting in SETTINGS:
         if command_line.get(setting.name) is not None:

@@ -187,12 +187,6 @@ def listed_values(role: Role, key: str, present: str = "") -> Mapping[str, str]:
     return declared.listed(present)
 
 
-def takes_several(role: Role, key: str) -> bool:
-    """Whether the value may be several of those listed, comma-separated."""
-    declared = parameter_of(role, key)
-    return declared is not None and declared.key == _CHAIN_KEY
-
-
 def parameter_of(role: Role, key: str) -> Parameter | None:
     """What the service's catalogue declares of the key, None when it is in none."""
     if role is Role.PROXY:

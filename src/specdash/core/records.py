@@ -105,7 +105,6 @@ class StartCheck(Struct, frozen=True):
     because: str = ""
     """What says so; for FAILED the cause, in one sentence without a full stop."""
     fix: str = ""
-    """What to do about it, in one sentence."""
     cause: str = ""
     """Id of the cause in `llama.start_failures`, "" where none was recognised."""
     slots: int | None = None
@@ -115,7 +114,6 @@ class StartCheck(Struct, frozen=True):
     probe_drafted: int | None = None
     probe_accepted: int | None = None
     probe_s: float | None = None
-    """Seconds that the probe took."""
     probe_tasks: tuple[int, ...] = ()
     """Numbers of the probe's tasks in the server's log, where they could be learnt: no request of a user's."""
     probe_totals: tuple[tuple[str, float], ...] = ()
@@ -130,12 +128,12 @@ class StartCheck(Struct, frozen=True):
 
 
 class RunRecord(JsonRecord, Struct, frozen=True):
-    """One running backend. `parameters` are the speculation flags it was started with; no secrets are ever stored."""
+    """One running backend. `pid_started`, in Unix time, distinguishes it from another process of its pid; `parameters`
+    are the speculation flags it was started with; no secrets are ever stored."""
 
     lenient = frozenset({"start_check"})
     pid: int
     pid_started: float
-    """Unix time the process started, to tell a reused pid."""
     url: str
     engine: str
     log: str | None = None
@@ -143,9 +141,7 @@ class RunRecord(JsonRecord, Struct, frozen=True):
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key, never the key."""
     api_key_file: str | None = None
-    """File that holds such keys, one a line."""
     certificate: str | None = None
-    """The certificate file that it serves TLS with."""
     parameters: tuple[tuple[str, str], ...] = ()
     runner_pid: int | None = None
     """The `specdash backend run` around it."""
@@ -162,7 +158,6 @@ class RunRecord(JsonRecord, Struct, frozen=True):
     end: str | None = None
     """How it ended, in words: `signal SIGKILL`."""
     crashed: bool = False
-    """It ended by itself, unasked."""
 
 
 class ProxyRecord(JsonRecord, Struct, frozen=True):
@@ -170,7 +165,6 @@ class ProxyRecord(JsonRecord, Struct, frozen=True):
 
     pid: int
     pid_started: float
-    """Unix time the process started, to tell a reused pid."""
     url: str
     upstream: str
     """Root URL of the llama.cpp server behind it."""
@@ -206,11 +200,11 @@ class BaselineMethod(StrEnum):
 class Baseline(JsonRecord, Struct, frozen=True):
     """Decode speed without speculation of one model on one machine, at one context length and concurrency.
 
-    `decode_rate` is the median of tokens per second of one request; `low` and `high` bound its 95 % interval.
+    `decode_rate` is the median of tokens per second of one request; `low` and `high` bound its 95 % interval. `at` is
+    Unix time, `decode_tokens` the length of each answer.
     """
 
     at: float
-    """Unix time of the measurement."""
     model: str
     """File name of the model, without its directory."""
     engine: str
@@ -226,7 +220,6 @@ class Baseline(JsonRecord, Struct, frozen=True):
     """Size of the model's file: another file of the same name is another model."""
     gpu: str | None = None
     decode_tokens: int | None = None
-    """Tokens of each answer."""
     method: BaselineMethod = BaselineMethod.WITHOUT
 
     @property
@@ -262,7 +255,6 @@ class TrialNote(JsonRecord, Struct, frozen=True):
     boot: int | None = None
     """The boot that is made now, from 1; None between the boots that are counted."""
     planned: int | None = None
-    """Boots in all, as far as it is known."""
     pid: int = 0
     pid_started: float = 0.0
     url: str | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from specdash.core.env_edit import key_help, listed_values, parameter_of, takes_several
+from specdash.core.env_edit import key_help, listed_values, parameter_of
 from specdash.core.errors import InputError
 from specdash.core.speculation import NO_SPECULATION, spec_type
 from specdash.system.text import clean
@@ -51,7 +51,7 @@ class SettingField(Struct):
     @property
     def several(self) -> bool:
         """Whether the value may be several of those listed."""
-        return takes_several(self.row.role, self.row.key)
+        return any(map(spec_type, self.listed))
 
     @property
     def shown(self) -> list[str]:
