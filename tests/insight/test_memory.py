@@ -1,5 +1,7 @@
 """A state that begins with a record: what happened before counts as past, and nothing false follows from it."""
 
+import math
+
 from msgspec.structs import replace
 
 from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
@@ -59,7 +61,7 @@ def test_another_process_since_the_record_is_no_restart_and_leaves_nothing_of_th
 def test_what_the_server_did_between_record_and_first_look_is_no_speed_of_now() -> None:
     state = begun(Memory(NOW, scrapes=[Scrape(NOW - 3000.0, replace(counters(1000.0), predicted_seconds=10.0))]))
     state.apply(Reading.known(Source.METRICS, NOW, replace(counters(90_000.0), predicted_seconds=900.0)))
-    assert state.series[Metric.DECODE].last() is None
+    assert all(math.isnan(value) for _, value in state.series[Metric.DECODE].since(0.0))
     assert state.picture(NOW, WALL).backend.decode.basis == "lifetime"
 
 

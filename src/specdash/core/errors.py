@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,10 +158,6 @@ class Finding(Struct, frozen=True):
     message: str
     key: str | None = None
     fix: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """The form of `specdash preflight --json`."""
-        return dict(json_of(self, "rule severity key message fix"))
 
     @property
     def line(self) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -362,14 +361,9 @@ class Series:
     __slots__ = ("_capacity", "_times", "_values")
 
     def __init__(self, capacity: int = 4096) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, got {capacity}")
         self._capacity = capacity
         self._times: array[float] = array("d")
         self._values: array[float] = array("d")
-
-    def __len__(self) -> int:
-        return min(len(self._times), self._capacity)
 
     def append(self, at: float, value: float | None) -> None:
         """Add one sample; None is a gap."""
@@ -377,11 +371,6 @@ class Series:
         self._values.append(math.nan if value is None else float(value))
         if len(self._times) >= 2 * self._capacity:
             del self._times[: self._capacity], self._values[: self._capacity]
-
-    def last(self) -> tuple[float, float] | None:
-        """The newest sample that is not a gap, None when there is none."""
-        samples = zip(reversed(self._times), reversed(self._values), strict=True)
-        return next((sample for sample in islice(samples, self._capacity) if not math.isnan(sample[1])), None)
 
     def since(self, start: float) -> list[tuple[float, float]]:
         """Samples with time >= start, oldest first; gaps are NaN."""

@@ -15,13 +15,8 @@ from msgspec import Struct, field
 from specdash.core.records import can_be_meant, read
 from specdash.core.structs import Fact, TaggedFact
 
-# When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
-#
-# One home for every speed that is shown, recorded, compared or passed on. llama-server gives a rate for anything: the
-# first token of an answer as `predicted_n 1, predicted_ms 0.001`, a million a second, and the one token that is
-# processed again after a cache hit as a prefill of less than one.
-
-
+# When tokens over seconds are a speed. llama-server gives a rate for anything: a million a second for the first token
+# of an answer, and less than one for the prefill of the one token that is processed again after a cache hit.
 LEAST_MS = 1.0
 
 
@@ -234,10 +229,7 @@ _LATEST = 1e11
 """No Unix time of an event is later."""
 
 
-# The proxy's live picture: what GET /v1/context says under `status`, and what the collector publishes.
-#
-# Times are Unix seconds, durations seconds, rates tokens per second, utilisation 0 to 1 of the context window. A
-# value that is not known is None. Nothing here holds prompt text.
+# The proxy's live picture: what GET /v1/context says under `status`. Utilisation is 0 to 1 of the context window.
 
 
 WARNING_LEVELS: tuple[tuple[float, str], ...] = ((0.95, "CRITICAL"), (0.85, "HIGH"), (0.75, "ELEVATED"))

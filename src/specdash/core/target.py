@@ -141,8 +141,6 @@ def normalise_url(written: str, key_option: str = "--api-key-env") -> str:
         raise UsageError(f"{address} is another machine: {on_words(address)}")
     if "@" in address.split("://")[-1].split("/")[0]:
         raise UsageError(f"the server address holds a user name or password; give a key with {key_option} NAME")
-    if not address or _UNPRINTABLE.search(address):
-        raise UsageError(f"{written!r} is no server address; write one like http://127.0.0.1:8080")
     if "://" not in address:
         address = f"http://{address}"
     try:
@@ -152,12 +150,11 @@ def normalise_url(written: str, key_option: str = "--api-key-env") -> str:
         raise UsageError(f"server address: {error}; write one like http://127.0.0.1:8080") from None
     if parts.scheme.lower() not in ("http", "https"):
         raise UsageError(f"{written!r}: the scheme must be http or https, not {parts.scheme!r}")
-    if not host or re.search(r"[^\w.:%\-]", host):
+    if not host or re.search(r"[^\w.:%\-]", host) or _UNPRINTABLE.search(address):
         raise UsageError(f"{written!r} names no host; write an address like http://127.0.0.1:8080")
     if parts.query or parts.fragment:
         raise UsageError(f"{written!r}: a base address has no ? or # part; leave it off")
     shown_host = f"[{host}]" if ":" in host else host
     authority = shown_host if port is None else f"{shown_host}:{port}"
-    path = parts.path.rstrip("/")
-    path = path.removesuffix("/v1").rstrip("/")
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme.lower()}://{authority}{path}"

@@ -206,7 +206,7 @@ def _show(plan: ApplyPlan, args: argparse.Namespace) -> None:
             "refused": plan.refused,
             "changes": [json_of(change.masked) for change in plan.changes],
             "edits": list(preview(plan, os.environ)),
-            "findings": [finding.as_json() for finding in plan.findings],
+            "findings": json_of(plan.findings),
         }
         print(json.dumps(document, indent=1))
     if args.dry_run and (pending := unfinished(os.environ)) is not None:

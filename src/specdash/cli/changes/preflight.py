@@ -10,6 +10,7 @@ from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, add
 from specdash.core.changes import Role, changed_values, changes_to
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, Severity
+from specdash.core.structs import json_of
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _as_json(found: list[tuple[Wanted, tuple[Finding, ...]]]) -> dict[str, Any]:
             }
             for request, rows in found
         },
-        "findings": [{"service": str(request.role), **row.as_json()} for request, rows in found for row in rows],
+        "findings": [{"service": str(request.role), **json_of(row)} for request, rows in found for row in rows],
     }
 
 
