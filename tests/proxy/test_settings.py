@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS
+from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, PARAMETERS
 from specdash.proxy.settings import Configuration, ProxySettings, load, reloaded, reread, settings_from_env
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GUARDED = sorted(set(BY_KEY) - MUST_BE_RIGHT)
+GUARDED = sorted(set(BY_KEY) - NEEDS_RESTART)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
 

@@ -21,8 +21,6 @@ WINDOWS_S: dict[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0, "1h": 3600
 """The windows that charts and windowed figures can have."""
 REFRESH_S: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
 """The refresh intervals, in seconds."""
-NAMES_OF_TARGET = ("name", "group")
-"""What a table [[target]] calls its server, and the group that it is in: names, no settings."""
 
 
 class Setting(Struct, frozen=True):
@@ -87,9 +85,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keys", {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (docs/keys.md)'),
     Setting("target", (), "servers by name: a [[target]] table each (docs/servers.md)"),
 )
-PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
-"""What says where the proxy is."""
-TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", *PROXY_SETTINGS)
+TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", "proxy_url", "proxy_key_env", "proxy_log")
 """What says where the server is, and the proxy in front of it."""
 SERVICE_SETTINGS = ("backend_env_file", "proxy_env_file")
 """What says which services may be changed."""
@@ -171,7 +167,7 @@ def of_target(settings: Mapping[str, Resolved], name: str, *, alone: bool = Fals
             chosen[key] = Resolved(table[key], origin)
         elif key in TARGET_SETTINGS:
             chosen[key] = Resolved(BY_NAME[key].default, "default")
-    return chosen | {key: Resolved(table.get(key, ""), origin) for key in NAMES_OF_TARGET}
+    return chosen | {key: Resolved(table.get(key, ""), origin) for key in ("name", "group")}
 
 
 def _without_removed(data: Mapping[str, Any], name: str, warn: Callable[[str], None]) -> dict[str, Any]:

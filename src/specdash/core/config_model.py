@@ -97,18 +97,14 @@ def _field(setting: Setting, default: Any = None) -> tuple[Any, Any]:
     return _kind(setting), Field(setting.default if default is None else default, description=setting.help)
 
 
-def _called(about: str, default: Any) -> tuple[Any, Any]:
-    looks = Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
-    return Annotated[str, looks, AfterValidator(_name)], Field(default, description=about)
-
-
+_NAMED = Annotated[str, Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"}), AfterValidator(_name)]
 _TABLE = ConfigDict(extra="forbid")
 _KEYS: Any = {key: _field(BY_NAME[key], ... if key == "url" else None) for key in TARGET_KEYS}
 _TARGET: Any = create_model(
     "Target",
     __config__=_TABLE,
-    name=_called("What it is called.", ...),
-    group=_called("The group that it is in, for `specdash fleet`.", ""),
+    name=(_NAMED, Field(..., description="What it is called.")),
+    group=(_NAMED, Field("", description="The group that it is in, for `specdash fleet`.")),
     **_KEYS,
 )
 _TARGETS: Any = Annotated[tuple[Annotated[_TARGET, AfterValidator(_check_address)], ...], AfterValidator(_check_names)]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
-    from specdash.core.parameters import Parameter
-
     IsListed: TypeAlias = Callable[[str], bool]
 
 
@@ -221,13 +219,11 @@ def close_key(role: Role, key: str) -> str | None:
     return close[0] if close else None
 
 
-# What an operator wants to know of one env key, gathered from the catalogues: for editors and docs/settings.md.
-
 PASSED_ON_GROUP = "Passed on to llama-server"
 
 
 class KeyHelp(Struct, frozen=True):
-    """One env key. `default` None: the engine decides, or nothing is set. Texts are single lines."""
+    """What an operator wants to know of an env key, in single lines. `default` None: the engine decides, or nothing."""
 
     key: str
     role: Role

@@ -133,9 +133,6 @@ class NotWrittenError(SpecdashError):
     exit_code = ExitCode.NOT_WRITTEN
 
 
-# What a check before a change has to say: one finding each, with the key it is about and the way out.
-
-
 class Severity(StrEnum):
     """How much a finding weighs."""
 

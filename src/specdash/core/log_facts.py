@@ -349,9 +349,6 @@ class LogBatch(Masked, Fact, frozen=True):
         return tuple(fact for _, facts in self.by_server for fact in facts)
 
 
-# A bounded time series and its view as chart columns.
-
-
 class Series:
     """The newest (monotonic time, value) samples.
 

@@ -39,7 +39,6 @@ _LEVELS = {
 CONTEXT_LEVELS: dict[str | None, int] = {
     None: logging.INFO, "ELEVATED": logging.WARNING, "HIGH": logging.WARNING, "CRITICAL": logging.ERROR
 }  # fmt: skip
-_REQUEST_LINES = {"request": "REQ:", "response": "RESP:"}
 
 
 class ContextLine(Struct, frozen=True):
@@ -71,7 +70,7 @@ def note_text(
 
 def line_text(name: str, facts: Mapping[str, Any], *, session: str = "", request_id: str = "") -> tuple[int, str]:
     """Level and text of the line about a `request` or a `response`."""
-    return logging.INFO, _REQUEST_LINES[name] + _words(facts, session, request_id)
+    return logging.INFO, ("REQ:" if name == "request" else "RESP:") + _words(facts, session, request_id)
 
 
 def context_text(line: ContextLine) -> tuple[int, str]:

@@ -126,9 +126,7 @@ GROUPS: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
 PARAMETERS: tuple[Parameter, ...] = tuple(row for _, rows in GROUPS for row in rows)
 BY_KEY: dict[str, Parameter] = {parameter.key: parameter for parameter in PARAMETERS}
 NEEDS_RESTART: frozenset[str] = frozenset(parameter.key for parameter in LISTENING)
-"""Keys that SIGHUP cannot apply."""
-MUST_BE_RIGHT: frozenset[str] = NEEDS_RESTART
-"""Keys whose bad value refuses the start; a bad value of any other key is reported and its default holds."""
+"""Keys that SIGHUP cannot apply, and whose bad value refuses the start; of any other key it is reported."""
 
 
 NO_TLS: frozenset[str] = frozenset({"PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"})

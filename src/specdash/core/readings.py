@@ -122,11 +122,8 @@ class Reading(Struct, Generic[T_co], frozen=True):
         return self
 
 
-# What a llama-server in router mode says of its models (GET /models; llama.cpp b11434, server-models.cpp).
-
-
 class ModelStatus(StrEnum):
-    """State of one model behind a router."""
+    """State of one model behind a router (GET /models; llama.cpp b11434, server-models.cpp)."""
 
     LOADED = "loaded"
     SLEEPING = "sleeping"
@@ -201,9 +198,6 @@ def most_recent_resident(models: tuple[RouterModel, ...]) -> RouterModel | None:
         if found:
             return max(found, key=lambda router_model: router_model.last_used or 0.0)
     return None
-
-
-# What each source observes: `core.sources` has the type of each, with unknown fields as None.
 
 
 class HealthStatus(StrEnum):

@@ -10,13 +10,11 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 from msgspec import Struct
 
-# Structs from what another process wrote, each field held to its declared type before anything computes with it.
-
 T = TypeVar("T")
 
 
 class JsonRecord:
-    """A struct that is kept as one line of JSON; bytes are base64 there."""
+    """A struct that is kept as one line of JSON, each field held to its type when it is read; bytes are base64."""
 
     __slots__ = ()
     lenient: ClassVar[frozenset[str]] = frozenset()
@@ -185,9 +183,6 @@ class ProxyRecord(JsonRecord, Struct, frozen=True):
     """The file, readable by its user alone, with the token that its admin endpoints ask for; None: none asked."""
 
 
-# The vocabulary of baselines. One JSON object a line in `paths.baselines_file`; the newest of one key counts.
-
-
 class BaselineMethod(StrEnum):
     """How a baseline was measured."""
 
@@ -198,7 +193,8 @@ class BaselineMethod(StrEnum):
 
 
 class Baseline(JsonRecord, Struct, frozen=True):
-    """Decode speed without speculation of one model on one machine, at one context length and concurrency.
+    """Decode speed without speculation of one model on one machine, at one context length and concurrency: a line in
+    `paths.baselines_file`, where the newest of one key counts.
 
     `decode_rate` is the median of tokens per second of one request; `low` and `high` bound its 95 % interval. `at` is
     Unix time, `decode_tokens` the length of each answer.
@@ -238,9 +234,6 @@ class Baseline(JsonRecord, Struct, frozen=True):
         return self.context + (self.decode_tokens or 0) / 2
 
 
-# The vocabulary of trials: that settings are tried on a server, by whom, and how far that is.
-
-
 class TrialNote(JsonRecord, Struct, frozen=True):
     """A trial that is under way, or that was when its process died (`alive` False): what others than its runner may
     know of `backend.trial`'s journal, no setting. What is published leaves its process and its server out."""
@@ -277,9 +270,7 @@ class TrialNote(JsonRecord, Struct, frozen=True):
         return f"{text}, boot {self.boot}{of}"
 
 
-# The vocabulary of alerts: what a rule says while it holds, the alert that it raises, and what becomes of it.
-#
-# Moments are Unix times in seconds. Texts never hold a secret or prompt text: they go into bundles and tickets.
+# Alerts. Moments are Unix times in seconds; texts never hold a secret or prompt text: they go into bundles and tickets.
 
 
 class AlertSeverity(StrEnum):

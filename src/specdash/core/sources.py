@@ -3,6 +3,7 @@ a reading is written as JSON."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -67,10 +68,8 @@ SOURCES: Mapping[Source, SourceSpec] = {
 }
 
 
-# Readings as JSON and back, without loss.
-#
-# `decode(encode(reading)) == reading` for every reading. Unknown fields, facts and events of a newer version are left
-# out; a reading of an unknown source raises `UnreadableError`.
+# Readings as JSON and back, without loss. Unknown fields, facts and events of a newer version are left out; an unknown
+# source raises `UnreadableError`.
 
 _NAMES = frozenset(kind.__name__ for kind in (*get_args(LogFact), *get_args(ProxyEvent)))
 _NOT_READABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -83,10 +82,9 @@ class UnreadableError(ValueError):
 def read_value(source: Source, data: Any) -> Any:
     """The value of what `msgspec.to_builtins` made of it. Raises UnreadableError."""
     try:
-        try:
+        with suppress(msgspec.ValidationError):
             return msgspec.convert(data, SOURCES[source].value)
-        except msgspec.ValidationError:
-            return msgspec.convert(_of_known_names(data), SOURCES[source].value)
+        return msgspec.convert(_of_known_names(data), SOURCES[source].value)
     except _NOT_READABLE as error:
         raise UnreadableError(f"no value of {source}: {error}") from error
 

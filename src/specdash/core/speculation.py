@@ -20,9 +20,6 @@ NO_SPECULATION = "none"
 """The name that disables speculation; anywhere in a chain it silently disables the whole chain."""
 AUTO = "auto"
 """The name that leaves the choice to specdash, from the model, its draft and the machine; it stands alone."""
-UNKNOWN_TYPE = "a type that the engine lists and specdash does not know"
-_DRAFTED = "draft-"
-"""What the names of types begin with that draft with a model."""
 KNOBS = ("LLAMA_DRAFT_MAX", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_P_MIN")
 """The env keys that set a parameter of every type in the chain, each type its own."""
 
@@ -227,8 +224,10 @@ def named_type(name: str) -> SpecType:
     known = spec_type(name)
     if known is not None:
         return known
-    drafts = name.startswith(_DRAFTED)
-    return _drafted(name, UNKNOWN_TYPE, "", needs_draft_model=False) if drafts else SpecType(name, UNKNOWN_TYPE)
+    meaning = "a type that the engine lists and specdash does not know"
+    if name.startswith("draft-"):
+        return _drafted(name, meaning, "", needs_draft_model=False)
+    return SpecType(name, meaning)
 
 
 def is_auto(text: str) -> bool:

@@ -77,10 +77,9 @@ def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
 class Target(Masked, Struct, frozen=True):
     """One llama-server to watch.
 
-    `url` is its base address without a trailing slash. `api_key` is the secret itself, already read from the
-    environment
-    variable or file that the user named; it is kept out of every representation. `log` is the path of its log file and
-    `pid` its process, where known. `model` names one model behind a router.
+    `url` is its base address without a trailing slash. `api_key` is the secret itself, already read from where the user
+    named it, and is in no representation. `log` is the path of its log file and `pid` its process, where known.
+    `model` names one model behind a router.
     """
 
     hidden = ("api_key", "proxy_key")
@@ -124,8 +123,6 @@ class Target(Masked, Struct, frozen=True):
         """What people call it: its name, else its address."""
         return self.name or self.url
 
-
-# The address of a llama-server as a user may write it.
 
 _UNPRINTABLE = re.compile(r"[\s\x00-\x1f\x7f]")
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
+from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.removed import removed_setting
 from specdash.core.structs import Masked
 from specdash.core.target import is_loopback
@@ -127,7 +127,7 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
         if env.get(key, "").strip():
             raise InputError(f"{source}: {no_tls(key)}")
     settings, wrong = _settings(env)
-    for key in wrong.keys() & MUST_BE_RIGHT:
+    for key in wrong.keys() & NEEDS_RESTART:
         raise InputError(f"{source}: {wrong[key]}")
     parts = urlsplit(settings.llama_cpp_base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:

@@ -20,7 +20,7 @@ from specdash.backend.rules.machine import listeners, place
 from specdash.backend.rules.values import env_lines, unknown_keys
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS
+from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, PARAMETERS
 from specdash.core.target import is_local, is_loopback
 from specdash.system.processes import family
 
@@ -51,7 +51,7 @@ class _Proxy:
                 secret = BY_KEY[key].secret
                 what = f"{key}: the value cannot be read" if secret else raised.problem.what
                 fix = ("" if secret else raised.problem.fix) or f"allowed: {BY_KEY[key].allowed}"
-                wrong = key in MUST_BE_RIGHT or key in around.changed
+                wrong = key in NEEDS_RESTART or key in around.changed
                 held = "" if wrong else f"; the default, {BY_KEY[key].shown_default or 'none'}, is in force"
                 self.bad[key] = (error if wrong else warning)("value", f"{what}{held}", key, fix)
 
