@@ -86,11 +86,6 @@ class EnvFile(Struct, frozen=True):
     entries: tuple[EnvEntry, ...]
 
     @property
-    def text(self) -> str:
-        """The file's text, character for character."""
-        return "".join(entry.raw for entry in self.entries)
-
-    @property
     def values(self) -> dict[str, str]:
         """Key to value; the last assignment of a key wins, as in systemd."""
         return {e.key: e.value for e in self.entries if e.key is not None and e.value is not None}

@@ -184,20 +184,12 @@ class RouterModels(Fact, frozen=True):
 
     models: tuple[RouterModel, ...] = ()
 
-    @property
-    def holds_none(self) -> bool:
-        """Whether this is a router, and none of its models is in memory."""
-        return bool(self.models) and not any(model.resident for model in self.models)
-
 
 def most_recent_resident(models: tuple[RouterModel, ...]) -> RouterModel | None:
     """What the model name `any` means: the resident model used last, one that is awake before one that sleeps; None
     when none is resident. Never one that would have to be loaded."""
-    for status in RESIDENT:
-        found = [model for model in models if model.status is status]
-        if found:
-            return max(found, key=lambda router_model: router_model.last_used or 0.0)
-    return None
+    resident = [model for model in models if model.resident]
+    return max(resident, key=lambda model: (-RESIDENT.index(model.status), model.last_used or 0.0), default=None)
 
 
 class HealthStatus(StrEnum):

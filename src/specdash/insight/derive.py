@@ -133,7 +133,7 @@ def _healthy(state: TargetState, now: float, signs: ServerSigns) -> tuple[Backen
     if len(failures) == 2 and kinds <= {FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND}:
         return BackendState.UNKNOWN, f"healthy, but {failures[0][0]} is {failures[0][1]}; is it a llama-server?"
     models: RouterModels | None = state.value(Source.ROUTER)
-    if failures and models is not None and models.holds_none:
+    if failures and models is not None and models.models and not any(one.resident for one in models.models):
         return BackendState.LIVE, _without_model(models)
     if kinds == {FailureKind.NO_MODEL}:
         return BackendState.LIVE, "a router, and the model that is watched is not in memory; a request for it loads it"
