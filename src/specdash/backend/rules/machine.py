@@ -76,7 +76,7 @@ def fitting_context(plan: Plan) -> int:
         return 0
     if not gpus:
         # The prompt cache fills while the server runs; llama.cpp lowers its limit itself where memory runs out.
-        limit = plan.number("cache-ram") * MIB
+        limit = plan.settings.number("cache-ram") * MIB
         free -= min(limit, free // 2) if limit >= 0 else free // 2
     load, behind = loads(settings, plan.model, on_gpu=gpus > 0)
     share = headroom_of(settings.spec_types)
@@ -134,8 +134,8 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
         moved = (
             moved or settings.text("tensor-split") is not None or any(w in _MOVES_TENSORS for w in settings.extra_args)
         )
-        if settings.value("fit") != "off" and (by_itself or plan.number("ctx-size") == 0):
-            takes = "take a smaller context" if plan.number("ctx-size") == 0 else "keep layers in main memory"
+        if settings.value("fit") != "off" and (by_itself or plan.settings.number("ctx-size") == 0):
+            takes = "take a smaller context" if plan.settings.number("ctx-size") == 0 else "keep layers in main memory"
             yield warning("gpu-memory", f"{need}: the engine will {takes} (--fit)", key, fix)
         elif sure and not moved and (wanted.exact or wanted.gpu_weights > free):
             yield error("gpu-memory", need, key, fix)

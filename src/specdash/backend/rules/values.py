@@ -87,7 +87,7 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
         if text and not plan.settings.spec_types:
             fix = f"set {plan.settings.spec_setting('TYPE')}, or remove {key}"
             yield warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key, fix)
-        for kind in plan.spec_types if text else ():
+        for kind in plan.settings.kinds if text else ():
             if kind.knob(key) is not None:
                 continue
             fixed = kind.fixed_draft_length
@@ -99,8 +99,8 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
 
 def shared_cache(plan: Plan) -> Iterator[Finding]:
     """llama.cpp #24840: a batch that is split for want of room loses the drafts' places in it."""
-    slots, limit = plan.slots, plan.number("kv-unified-per-slot")
-    if not plan.spec_types or not slots.unified or slots.sequences < 2:
+    slots, limit = plan.slots, plan.settings.number("kv-unified-per-slot")
+    if not plan.settings.kinds or not slots.unified or slots.sequences < 2:
         return
     if limit and limit * slots.sequences <= plan.cells:
         return
@@ -118,10 +118,10 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
     server-context.cpp of b11549: GGML_ASSERT(add_ok && "batch must be large enough to hold the sampled and draft
     tokens"). With several slots it happens only when they draft at once, with all clients connected.
     """
-    if not plan.spec_types:
+    if not plan.settings.kinds:
         return
     longest = longest_asked(plan.settings, plan.draft)
-    slots, batch = plan.slots.sequences, plan.number("batch-size")
+    slots, batch = plan.slots.sequences, plan.settings.number("batch-size")
     needed = slots * (longest + 1)
     if batch < needed:
         many = f"{slots} slots with " if slots > 1 else ""
