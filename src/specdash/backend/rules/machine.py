@@ -14,7 +14,7 @@ from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, estimate, fit_context, headroom_of, together
-from specdash.system.processes import listener_owners, name_of, resident_bytes
+from specdash.system.processes import name_of, resident_bytes
 from specdash.system.text import MIB, percent, size
 
 if TYPE_CHECKING:
@@ -154,9 +154,6 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
 
 def listeners(port: int) -> list[int | None]:
     """The process of everything that listens on a TCP port; None for a process of another user."""
-    if listener_owners(port) == set():
-        # To find the processes takes a look at every file that is open on the machine.
-        return []
     return [
         found.pid
         for found in psutil.net_connections("tcp")
