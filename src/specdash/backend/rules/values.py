@@ -39,16 +39,16 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
         data = around.env_file.read_bytes() if around.env_file is not None else b""
     except (FileNotFoundError, ValueError):
         pass
-    except OSError as problem:
-        what = f"{around.env_file}: {problem.strerror or problem}"
+    except OSError as failed:
+        what = f"{around.env_file}: {failed.strerror or failed}"
         yield error("env-file", what, fix="make it a file you can read")
     for entry in envfile.parse(envfile.decode(data)).entries:
-        if (said := entry.problem) is not None:
-            message = f"{around.env_file}:{entry.line}: {said.what}"
-            yield error("env-line", message, said.key, said.fix or "mend the line")
+        if (problem := entry.problem) is not None:
+            message = f"{around.env_file}:{entry.line}: {problem.what}"
+            yield error("env-line", message, problem.key, problem.fix or "mend the line")
     for key, text in values.items():
-        if (said := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
-            yield error("env-value", said.what, key, said.fix)
+        if (problem := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
+            yield error("env-value", problem.what, key, problem.fix)
 
 
 def unknown_keys(role: Role, values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
