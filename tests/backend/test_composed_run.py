@@ -49,8 +49,8 @@ def test_a_chain_from_every_source_with_old_names_is_one_chain_that_drafts(
         assert backend.complete(PROMPT, 40)["timings"]["draft_n"] > 0
         types = backend.get("/slots")[0]["params"]["speculative.types"]
         assert types.removeprefix("none,") in ("ngram-mod,draft-simple", "draft-simple,ngram-mod")
-        said = backend.stderr.read_text()
-        assert "LLAMA_ARG_SPEC_TYPE=ngram-cache is ignored: LLAMA_EXTRA_ARGS wins" in said
+        shown = backend.stderr.read_text()
+        assert "LLAMA_ARG_SPEC_TYPE=ngram-cache is ignored: LLAMA_EXTRA_ARGS wins" in shown
 
 
 @pytest.mark.llama_server

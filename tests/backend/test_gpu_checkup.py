@@ -20,7 +20,7 @@ LISTED = (Device("CUDA0", "NVIDIA H200", 1, 1),)
 
 
 @pytest.mark.parametrize(
-    ("cpu", "devices", "driver", "env", "usable", "said"),
+    ("cpu", "devices", "driver", "env", "usable", "shown"),
     [
         (False, LISTED, HERE, {}, True, "uses CUDA0 (NVIDIA H200)"),
         (True, (), HERE, {}, False, "CPU only: built without CUDA"),
@@ -32,11 +32,11 @@ LISTED = (Device("CUDA0", "NVIDIA H200", 1, 1),)
     ],
 )
 def test_the_verdict_says_why(
-    cpu: bool, devices: tuple[Device, ...] | None, driver: Driver, env: dict[str, str], usable: bool, said: str
+    cpu: bool, devices: tuple[Device, ...] | None, driver: Driver, env: dict[str, str], usable: bool, shown: str
 ) -> None:
     found = judge(devices, driver, env, cpu=cpu)
     assert found[0] is usable
-    assert said in found[1]
+    assert shown in found[1]
 
 
 def test_the_engine_of_the_env_file_is_the_one_and_one_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ PACKAGE = pytest.param("xllamacpp", marks=pytest.mark.engine)
 pytestmark = pytest.mark.slow
 
 
-def said(backend: RunningBackend, words: str) -> str:
+def shown(backend: RunningBackend, words: str) -> str:
     """The line of ours that has these words, once it is there."""
     deadline = time.monotonic() + 30
     while True:
@@ -47,7 +47,7 @@ def test_a_server_that_speculates_is_seen_to(models: dict[str, Path], engine: st
         assert (found.drafting, found.slots_drafting) == (Drafting.YES, found.slots), found
         assert found.probe_drafted
         assert found.probe_tasks
-        assert "drafted tokens accepted" in said(backend, "speculating: ")
+        assert "drafted tokens accepted" in shown(backend, "speculating: ")
 
 
 @pytest.mark.llama_server
@@ -59,7 +59,7 @@ def test_a_server_that_runs_without_is_named_with_the_cause(models: dict[str, Pa
     with running_backend(env, tmp_path / "run") as backend:
         found = backend.wait_checked()
         assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
-        assert "because the draft model's vocabulary is not the target's; use a draft" in said(
+        assert "because the draft model's vocabulary is not the target's; use a draft" in shown(
             backend, "running without"
         )
         assert backend.get("/health")["status"] == "ok"
@@ -95,7 +95,7 @@ def test_every_swap_is_checked_too(models: dict[str, Path], tmp_path: Path) -> N
         del env["LLAMA_DRAFT_MODEL"]
         write_env(tmp_path / "backend.env", {"LLAMA_PORT": str(backend.port), **env, "LLAMA_SPEC_TYPE": "ngram-mod"})
         backend.process.send_signal(signal.SIGUSR1)
-        assert "drafted tokens accepted" in said(backend, "speculating: ngram-mod, ")
+        assert "drafted tokens accepted" in shown(backend, "speculating: ngram-mod, ")
         assert backend.wait_checked().drafting is Drafting.YES
         assert backend.wait_record() != first
 
@@ -114,7 +114,7 @@ def test_after_the_verdict_decode_without_speculation_is_measured_and_its_tasks_
             time.sleep(0.1)
         slots = parse_slots(json.dumps(backend.get("/slots")).encode()).slots
         assert {slot.task for slot in slots if slot.task is not None} <= set(known)
-        assert said(backend, "speculating: ")
+        assert shown(backend, "speculating: ")
         assert backend.stderr.read_text(encoding="utf-8").count("specdash: speculating: ") == 1
     kept = read_baselines({"XDG_STATE_HOME": str(backend.state)})
     # Where others' tests make steps of a quarter of a millisecond too uneven, nothing is kept.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.settings import SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
-from specdash.core.speculation import spec_type
 from specdash.llama.gguf import GgufError, read_facts
 from specdash.llama.memory import ALL_LAYERS, ModelLoad, SlotLayout, cells_of, slots_of, snapshots_of
 from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
@@ -34,13 +33,13 @@ def look(path: str) -> GgufFacts | None:
 
 def slots_asked(settings: BackendSettings) -> SlotLayout:
     """The slots and how they share the cache."""
-    return slots_of(int(settings.value("parallel") or 0), unified=bool(settings.value("kv-unified")))
+    return slots_of(settings.number("parallel"), unified=bool(settings.value("kv-unified")))
 
 
 def cells_asked(settings: BackendSettings, model: GgufFacts | None) -> int:
     """Length of one cache in tokens."""
     trained = model.context_length if model is not None else None
-    context = max(int(settings.value("ctx-size") or 0), 0)
+    context = max(settings.number("ctx-size"), 0)
     return cells_of(context, slots_asked(settings), trained, fitted=settings.value("fit") != "off")
 
 
@@ -51,7 +50,7 @@ def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -
     shared = {
         "cells": cells_asked(settings, model),
         "slots": slots,
-        "batch": min(int(settings.value("ubatch-size") or 0), int(settings.value("batch-size") or 0)),
+        "batch": min(settings.number("ubatch-size"), settings.number("batch-size")),
         "flash_attention": settings.value("flash-attn") != "off",
         "full_window": bool(settings.value("swa-full")),
         "cache_on_gpu": bool(settings.value("kv-offload")),
@@ -62,11 +61,11 @@ def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -
         **shared,  # type: ignore[arg-type]  # the values above have their fields' types
         key_type=str(settings.value("cache-type-k")),
         value_type=str(settings.value("cache-type-v")),
-        gpu_layers=_layers(int(settings.value("gpu-layers") or 0), on_gpu=on_gpu),
+        gpu_layers=_layers(settings.number("gpu-layers"), on_gpu=on_gpu),
         cpu_experts=_cpu_experts(settings.native, settings.extra_args),
         heads=own_heads,
         snapshots=snapshots_of(
-            model.architecture if model is not None else None, types, int(settings.value("spec-draft-n-max") or 0)
+            model.architecture if model is not None else None, types, settings.number("spec-draft-n-max")
         ),
         outputs=slots.sequences * (1 + longest_asked(settings)),
     )
@@ -74,7 +73,7 @@ def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -
         **shared,  # type: ignore[arg-type]  # see above
         key_type=str(settings.value("spec-draft-type-k")),
         value_type=str(settings.value("spec-draft-type-v")),
-        gpu_layers=_layers(int(settings.value("spec-draft-ngl") or 0), on_gpu=on_gpu),
+        gpu_layers=_layers(settings.number("spec-draft-ngl"), on_gpu=on_gpu),
         heads="draft-mtp" in types,
         sampled=bool(settings.value("spec-draft-backend-sampling")),
     )
@@ -85,7 +84,7 @@ def longest_asked(settings: BackendSettings, draft: GgufFacts | None = None) -> 
     """Tokens of the longest draft that the chain makes: so many, and the token before, are verified at once."""
     block = draft.number("block_size") if draft is not None else None
     longest = 0
-    for kind in filter(None, map(spec_type, settings.spec_types)):
+    for kind in settings.kinds:
         asked = kind.fixed_draft_length if kind.max_parameter is None else settings.value(kind.max_parameter)
         longest = max(longest, min(int(asked or 0), kind.longest_draft(block) or int(asked or 0)))
     return longest

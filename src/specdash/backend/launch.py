@@ -28,9 +28,8 @@ from specdash.core.envfile import read_values
 from specdash.core.errors import EngineMissingError, InputError, PortInUseError, Problem, Severity, errors
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
-from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
+from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir
 from specdash.core.records import RunRecord
-from specdash.core.speculation import spec_type
 from specdash.core.structs import Masked
 from specdash.system import files
 from specdash.system.processes import began
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def free_port(host: str) -> int:
-    """A port nobody listens on now."""
+    """A port that is free now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         return int(server.getsockname()[1])
@@ -127,7 +126,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
     def speculation(self) -> tuple[tuple[str, str], ...]:
         """The speculation flags in force, defaults included, for the run record."""
         settings = self.settings
-        types = [found for name in settings.spec_types if (found := spec_type(name)) is not None]
+        types = settings.kinds
         if not types:
             return ()
         knobs = [k for t in types for k in (t.max_parameter, t.min_parameter, t.p_min_parameter) if k is not None]
@@ -200,7 +199,7 @@ _CANNOT_START = frozenset(
         *("nextn-layers", "draft-architecture", "vocabulary", "recurrent-draft"),
     )
 )
-"""Rules whose errors no server is started with, whoever asks for it."""
+"""Rules whose errors no server is started with, not even without preflight."""
 
 
 def make_plan(
@@ -228,9 +227,8 @@ def make_plan(
     settings = found.settings
     if settings.port == 0:
         settings = settings.with_value("port", free_port(settings.host), settings.parameters["port"].source, FREE_PORT)
-    default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
-    place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
-    return LaunchPlan(settings, found.engine, place, findings=findings)
+    settings = replace(settings, log_file=log or settings.log_file)
+    return LaunchPlan(settings, found.engine, settings.log_path(base), findings=findings)
 
 
 def check_port(settings: BackendSettings) -> None:
@@ -273,7 +271,7 @@ def write_run_record(
         refused=plan.refused or None,
         start_check=start_check,
     )
-    # What a runner left that was killed while it wrote: nobody writes a note of its name again.
+    # What a runner left that was killed while it wrote.
     files.sweep(directory)
     files.sweep(ended_records_dir())
     path = directory / f"{pid}.json"

@@ -20,7 +20,6 @@ from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
-from specdash.core.speculation import SpecType, spec_type
 from specdash.core.structs import Masked
 from specdash.llama.gguf import GgufError, GgufFacts, read_facts
 from specdash.llama.model_facts import refusal_of
@@ -122,15 +121,6 @@ class Plan(Masked, Struct, frozen=True):
     def named(self, name: str, value: Scalar | None = None) -> str:
         """An engine parameter as it is set, or with another value in its place."""
         return setting(self.source(name), BY_NAME[name], self.settings.value(name) if value is None else value)
-
-    def number(self, name: str) -> int:
-        """The value of a parameter that is a whole number."""
-        return int(self.settings.value(name) or 0)
-
-    @property
-    def spec_types(self) -> list[SpecType]:
-        """The chain, of types that the catalogue knows."""
-        return [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
 
     @property
     def slots(self) -> SlotLayout:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,13 +27,14 @@ from specdash.core.parameter_catalogue import (
     SHORTHANDS,
 )
 from specdash.core.parameters import Parameter, Scalar, ValueKind
+from specdash.core.paths import state_dir
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
 from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
+# LLAMA_EXTRA_ARGS: split as a shell would, known flags kept apart from the rest, removed flags refused.
 
 SOURCE = "LLAMA_EXTRA_ARGS"
 _CHAIN = "llama_spec_type"
@@ -180,6 +182,20 @@ class BackendSettings(Masked, Struct, frozen=True):
         value = self.value(name)
         return str(value) if value not in (None, "") else None
 
+    def number(self, name: str) -> int:
+        """The value of a parameter that is a whole number."""
+        return int(self.value(name) or 0)
+
+    @property
+    def kinds(self) -> list[SpecType]:
+        """The chain, of types that the catalogue knows."""
+        return [found for name in self.spec_types if (found := spec_type(name)) is not None]
+
+    def log_path(self, base: Mapping[str, str]) -> str:
+        """The file that the engine's output goes to."""
+        log = self.log_file or state_dir(base) / "logs" / f"backend-{self.port}.log"
+        return str(Path(log).expanduser().absolute())
+
     @property
     def model(self) -> str | None:
         """Path of the model file; None when the engine downloads the model itself."""
@@ -207,7 +223,7 @@ class BackendSettings(Masked, Struct, frozen=True):
     @property
     def port(self) -> int:
         """The port the server listens on; 0 until one is chosen."""
-        return int(self.value("port") or 0)
+        return self.number("port")
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""Did it really speculate? Looked at by the runner after every start and every swap, in a thread that nobody waits for.
+"""Did it really speculate? Looked at by the runner after every start and every swap, in a thread of its own.
 
 The first verdict comes as soon as the server is ready, from its slots and from what it printed; the second after a
 short completion. A server that sleeps is not woken, a router is asked nothing, and no user waits long for a probe.
@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -19,7 +18,6 @@ from msgspec.structs import replace
 
 from specdash.collect.api_key import first_key, first_key_of
 from specdash.core.errors import SpecdashError
-from specdash.core.paths import state_dir
 from specdash.core.readings import Health, HealthStatus
 from specdash.core.records import SEE_LOG, Drafting, StartCheck, unexplained
 from specdash.core.speculation import spec_type
@@ -44,7 +42,7 @@ ANSWER_S = 5.0
 
 
 class ServerPromise(Masked, Struct, frozen=True):
-    """What a backend env says of the server it makes. `speculates` is None where that cannot be told."""
+    """What a backend env says of the server it makes. `speculates` is None where that is not known."""
 
     hidden = ("key",)
 
@@ -68,12 +66,11 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
     reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
     reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
     no_probe = "it serves embeddings only" if settings.value("embeddings") else "it reranks only" if reranks else None
-    default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     return ServerPromise(
         url=settings.url,
         key=server_key(settings),
         speculates=bool(settings.spec_types),
-        log=str(Path(settings.log_file or default_log).expanduser().absolute()),
+        log=settings.log_path(base),
         no_probe="a router serves models by name" if settings.is_router else no_probe,
         router=settings.is_router,
         types=settings.spec_types,

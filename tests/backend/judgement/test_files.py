@@ -56,7 +56,7 @@ def test_a_model_without_what_llama_cpp_requires_of_its_header_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("write", "said", "fix"),
+    ("write", "shown", "fix"),
     [
         (
             files.write_projector,
@@ -68,12 +68,12 @@ def test_a_model_without_what_llama_cpp_requires_of_its_header_is_refused(
     ],
 )
 def test_what_is_no_model_is_refused_by_name(
-    write: Callable[[Path], Path], said: str, fix: str, backend: Check, models: dict[str, str], tmp_path: Path
+    write: Callable[[Path], Path], shown: str, fix: str, backend: Check, models: dict[str, str], tmp_path: Path
 ) -> None:
     path = write(tmp_path / "x.gguf")
     wanted = {"LLAMA_DRAFT_MODEL": str(path), "LLAMA_SPEC_TYPE": "draft-simple"}
     row = backend(wanted).one("file-kind")
-    assert (row.severity, row.message) == ("error", f"LLAMA_DRAFT_MODEL={path}: {said}")
+    assert (row.severity, row.message) == ("error", f"LLAMA_DRAFT_MODEL={path}: {shown}")
     assert row.fix.startswith(fix)
 
 

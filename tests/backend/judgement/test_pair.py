@@ -158,7 +158,7 @@ def test_the_command_sees_the_other_service_although_it_is_not_asked_about(
         make().parent.mkdir(parents=True, exist_ok=True)
         write_env(make(), {**values, "LLAMA_ENGINE": "xllamacpp"} if make is backend_env_file else values)
     assert main(["preflight", "--json", "LLAMA_API_KEY=other"]) == 7
-    said = json.loads(capsys.readouterr().out)
-    assert set(said["services"]) == {"backend"}
-    assert [row["rule"] for row in said["findings"] if row["severity"] == "error"] == ["upstream-key"]
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown["services"]) == {"backend"}
+    assert [row["rule"] for row in shown["findings"] if row["severity"] == "error"] == ["upstream-key"]
     assert main(["preflight", "--json", "LLAMA_API_KEY=other", "PROXY_UPSTREAM_API_KEY=other"]) == 0

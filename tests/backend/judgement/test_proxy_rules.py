@@ -1,4 +1,4 @@
-"""The proxy's settings: what would stop it is an error, what it would quietly ignore is told."""
+"""The proxy's settings: what would stop it is an error, what it would quietly ignore is a warning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_whatever_the_proxy_refuses_to_start_with_is_an_error(values: dict[str, 
         return
     rows = judge(Role.PROXY, values, replace(context, changed=frozenset()))
     known = {"value", "upstream", "unknown-key"}
-    told = [row for row in rows if row.rule in known and row.severity == "error"]
-    assert all("itself" in row.message for row in told)
+    wrong = [row for row in rows if row.rule in known and row.severity == "error"]
+    assert all("itself" in row.message for row in wrong)
     assert len(read.problems) <= len([row for row in rows if row.rule in known])
     assert set(values) <= set(BY_KEY)

@@ -14,7 +14,7 @@ from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, estimate, fit_context, headroom_of, together
-from specdash.system.processes import listener_owners, name_of, resident_bytes
+from specdash.system.processes import name_of, resident_bytes
 from specdash.system.text import MIB, percent, size
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def engine_lacks(plan: Plan) -> Iterator[Finding]:
     yield from lacking(plan.settings, plan.engine) if plan.engine is not None else ()
 
 
-# Memory: one source of what is free, for the context that fits and for what is said of it.
+# Memory: one source of what is free, for the context that fits and for every finding about it.
 
 _NARROW = 0.95
 _HELD = ("KV cache", "recurrent state")
@@ -76,7 +76,7 @@ def fitting_context(plan: Plan) -> int:
         return 0
     if not gpus:
         # The prompt cache fills while the server runs; llama.cpp lowers its limit itself where memory runs out.
-        limit = plan.number("cache-ram") * MIB
+        limit = plan.settings.number("cache-ram") * MIB
         free -= min(limit, free // 2) if limit >= 0 else free // 2
     load, behind = loads(settings, plan.model, on_gpu=gpus > 0)
     share = headroom_of(settings.spec_types)
@@ -134,8 +134,8 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
         moved = (
             moved or settings.text("tensor-split") is not None or any(w in _MOVES_TENSORS for w in settings.extra_args)
         )
-        if settings.value("fit") != "off" and (by_itself or plan.number("ctx-size") == 0):
-            takes = "take a smaller context" if plan.number("ctx-size") == 0 else "keep layers in main memory"
+        if settings.value("fit") != "off" and (by_itself or plan.settings.number("ctx-size") == 0):
+            takes = "take a smaller context" if plan.settings.number("ctx-size") == 0 else "keep layers in main memory"
             yield warning("gpu-memory", f"{need}: the engine will {takes} (--fit)", key, fix)
         elif sure and not moved and (wanted.exact or wanted.gpu_weights > free):
             yield error("gpu-memory", need, key, fix)
@@ -154,9 +154,6 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
 
 def listeners(port: int) -> list[int | None]:
     """The process of everything that listens on a TCP port; None for a process of another user."""
-    if listener_owners(port) == set():
-        # To find the processes takes a look at every file that is open on the machine.
-        return []
     return [
         found.pid
         for found in psutil.net_connections("tcp")

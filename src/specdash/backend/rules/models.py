@@ -71,7 +71,7 @@ def draft(plan: Plan) -> Iterator[Finding]:
     """Whether the draft model, or the model's own heads, can draft for the model (`llama.draft_fit`)."""
     settings, key, named = plan.settings, plan.source(_DRAFT), plan.named(_DRAFT)
     unseen = settings.text("spec-draft-hf") is not None or (settings.draft_model is not None and plan.draft is None)
-    for kind in plan.spec_types:
+    for kind in plan.settings.kinds:
         if kind.needs_heads and unseen:
             continue
         for found in draft_misfits(kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=named):
@@ -83,9 +83,9 @@ def block_size(plan: Plan) -> Iterator[Finding]:
     """Drafts longer than the blocks that the draft model was trained on."""
     block = plan.draft.number("block_size") if plan.draft is not None else None
     name = "spec-draft-n-max"
-    for kind in plan.spec_types:
+    for kind in plan.settings.kinds:
         effective = kind.longest_draft(block)
-        if effective is not None and plan.number(name) > effective:
+        if effective is not None and plan.settings.number(name) > effective:
             message = f"{plan.named(name)}: the draft was trained on blocks of {block}, {effective} counts"
             yield warning("block-size", message, plan.source(name), f"use {effective} or less")
 

@@ -39,16 +39,16 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
         data = around.env_file.read_bytes() if around.env_file is not None else b""
     except (FileNotFoundError, ValueError):
         pass
-    except OSError as problem:
-        what = f"{around.env_file}: {problem.strerror or problem}"
+    except OSError as failed:
+        what = f"{around.env_file}: {failed.strerror or failed}"
         yield error("env-file", what, fix="make it a file you can read")
     for entry in envfile.parse(envfile.decode(data)).entries:
-        if (said := entry.problem) is not None:
-            message = f"{around.env_file}:{entry.line}: {said.what}"
-            yield error("env-line", message, said.key, said.fix or "mend the line")
+        if (problem := entry.problem) is not None:
+            message = f"{around.env_file}:{entry.line}: {problem.what}"
+            yield error("env-line", message, problem.key, problem.fix or "mend the line")
     for key, text in values.items():
-        if (said := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
-            yield error("env-value", said.what, key, said.fix)
+        if (problem := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
+            yield error("env-value", problem.what, key, problem.fix)
 
 
 def unknown_keys(role: Role, values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
         if text and not plan.settings.spec_types:
             fix = f"set {plan.settings.spec_setting('TYPE')}, or remove {key}"
             yield warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key, fix)
-        for kind in plan.spec_types if text else ():
+        for kind in plan.settings.kinds if text else ():
             if kind.knob(key) is not None:
                 continue
             fixed = kind.fixed_draft_length
@@ -99,8 +99,8 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
 
 def shared_cache(plan: Plan) -> Iterator[Finding]:
     """llama.cpp #24840: a batch that is split for want of room loses the drafts' places in it."""
-    slots, limit = plan.slots, plan.number("kv-unified-per-slot")
-    if not plan.spec_types or not slots.unified or slots.sequences < 2:
+    slots, limit = plan.slots, plan.settings.number("kv-unified-per-slot")
+    if not plan.settings.kinds or not slots.unified or slots.sequences < 2:
         return
     if limit and limit * slots.sequences <= plan.cells:
         return
@@ -118,10 +118,10 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
     server-context.cpp of b11549: GGML_ASSERT(add_ok && "batch must be large enough to hold the sampled and draft
     tokens"). With several slots it happens only when they draft at once, with all clients connected.
     """
-    if not plan.spec_types:
+    if not plan.settings.kinds:
         return
     longest = longest_asked(plan.settings, plan.draft)
-    slots, batch = plan.slots.sequences, plan.number("batch-size")
+    slots, batch = plan.slots.sequences, plan.settings.number("batch-size")
     needed = slots * (longest + 1)
     if batch < needed:
         many = f"{slots} slots with " if slots > 1 else ""
