@@ -30,7 +30,6 @@ from specdash.backend.launch import check_port, end_run_record, is_listening, wr
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
-from specdash.backend.steps import RunnerStoppedError
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
@@ -169,15 +168,14 @@ class BackendSession:
     def swap(self, plan: LaunchPlan, *, edited: bool = False) -> EngineRun:
         """Stop the engine and start the one of `plan`. `edited` where the env file was edited by hand.
 
-        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), `RunnerStoppedError` when
-        the runner itself ends.
+        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), and when the runner ends.
         """
         started: Future[EngineRun] = Future()
         self._order(partial(self._begin_swap, plan, started, edited=edited))
         while not self._ended.is_set():
             with contextlib.suppress(TimeoutError):
                 return started.result(0.1)
-        raise RunnerStoppedError("the runner was stopped")
+        raise SpecdashError("the runner was stopped")
 
     @property
     def stopping(self) -> bool:
