@@ -113,12 +113,18 @@ class Child:
             os.close(self.pidfd)
         return self.process.wait()
 
+    def end(self, number: int, grace: float) -> None:
+        """Send `number`, after `grace` seconds SIGTERM, and a moment later SIGKILL. From any thread."""
+        with contextlib.suppress(OSError):  # reaped meanwhile
+            for sent, wait in ((number, grace), (signal.SIGTERM, SECOND_SIGNAL_WAIT_S)):
+                self.signal(sent)
+                if self.exited(wait):
+                    return
+            self.kill_group()
+
     def stop(self, grace: float) -> int:
-        """SIGTERM, `grace` seconds, a second SIGTERM, a moment, SIGKILL; then `finish`."""
-        for wait in (grace, SECOND_SIGNAL_WAIT_S):
-            self.signal(signal.SIGTERM)
-            if self.exited(wait):
-                break
+        """`end` it by SIGTERM, then `finish`."""
+        self.end(signal.SIGTERM, grace)
         return self.finish()
 
 
