@@ -15,6 +15,7 @@ from specdash.backend.settings import settings_from_env
 from specdash.backend.start_check import ServerPromise
 from specdash.backend.steps import StepFailedError, Steps
 from specdash.control.plan import promise
+from specdash.core.errors import InputError
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes
@@ -168,5 +169,5 @@ def test_what_an_env_promises() -> None:
     assert found.log == "/home/x/.local/state/specdash/logs/backend-9001.log"
     assert "hush" not in repr(found)
     assert promise({"LLAMA_MODEL": "/m"}, {}).speculates is False
-    assert promise({"LLAMA_PORT": "9002"}, {}).url == "http://127.0.0.1:9002"
-    assert promise({"LLAMA_PORT": "9002"}, {}).speculates is None
+    with pytest.raises(InputError, match="LLAMA_MODEL is not set"):
+        promise({"LLAMA_PORT": "9002"}, {})
