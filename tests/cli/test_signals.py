@@ -100,7 +100,6 @@ def test_an_apply_says_that_it_rolls_back_only_where_it_does(capfd: pytest.Captu
         for _ in range(2):
             assert interrupted(capfd).startswith("too late to roll back, the change is applied; `specdash rollb")
         kept.steps.wait(0)
-    assert kept.steps.cancelled
 
 
 def test_within_a_run_it_is_never_too_late_to_stop(capfd: pytest.CaptureFixture[str]) -> None:

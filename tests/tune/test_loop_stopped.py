@@ -29,17 +29,15 @@ class ScriptedApply:
 
     def __init__(self) -> None:
         self.steps = Steps(lambda _: None)
+        self.cancelled = False
         self.log: list[str] = []
 
     @property
     def undoing(self) -> bool:
         return self.steps.undoing
 
-    @property
-    def cancelled(self) -> bool:
-        return self.steps.cancelled
-
     def cancel(self) -> bool:
+        self.cancelled = True
         return self.steps.cancel()
 
     def run(self) -> str:

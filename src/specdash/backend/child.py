@@ -1,8 +1,8 @@
 """A child process that cannot outlive us: started in a session of its own, killed by the kernel when its parent dies.
 
 The command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and then become
-the command; so no code of ours runs between fork and exec of a process with threads. The kernel's promise is tied to
-the thread that started the child: call `Child.start` from a thread that lives as long as the child should.
+the command; so nothing of this program runs between fork and exec of a process with threads. The kernel's promise is
+tied to the thread that started the child: call `Child.start` from a thread that lives as long as the child should.
 
 The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).
 """
@@ -113,12 +113,18 @@ class Child:
             os.close(self.pidfd)
         return self.process.wait()
 
+    def end(self, number: int, grace: float) -> None:
+        """Send `number`, after `grace` seconds SIGTERM, and a moment later SIGKILL. From any thread."""
+        with contextlib.suppress(OSError):  # reaped meanwhile
+            for sent, wait in ((number, grace), (signal.SIGTERM, SECOND_SIGNAL_WAIT_S)):
+                self.signal(sent)
+                if self.exited(wait):
+                    return
+            self.kill_group()
+
     def stop(self, grace: float) -> int:
-        """SIGTERM, `grace` seconds, a second SIGTERM, a moment, SIGKILL; then `finish`."""
-        for wait in (grace, SECOND_SIGNAL_WAIT_S):
-            self.signal(signal.SIGTERM)
-            if self.exited(wait):
-                break
+        """`end` it by SIGTERM, then `finish`."""
+        self.end(signal.SIGTERM, grace)
         return self.finish()
 
 

@@ -66,8 +66,8 @@ class EngineChange:
         """Whether a first completion became much slower (`MUCH_SLOWER`)."""
         self._down_since: float | None = None
         self._probe_before_s: float | None = None
-        self._healthy_before = False
         self._before: StartCheck | None = None
+        """What it drafted before the change; None where it was not healthy."""
         self._well_at = self._next_look = 0.0
 
     @property
@@ -91,8 +91,7 @@ class EngineChange:
         check = self.child.check
         if check is not None and check.probe_tokens and check.probe_s is not None:
             self._probe_before_s = check.probe_s / check.probe_tokens
-        self._healthy_before = any(healthy(self.promise.url) for _ in range(_ASKED))
-        self._before = self._drafting() if self._healthy_before else None
+        self._before = self._drafting() if any(healthy(self.promise.url) for _ in range(_ASKED)) else None
 
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
@@ -235,10 +234,10 @@ class EngineChange:
     def back(self, proxies: ProxyChange) -> None:
         """The last good plan runs again. Raises `StepFailedError` where it does not as before."""
         limit = max(self._change.journal.health_timeout_s, _PATIENCE_S)
-        limit = limit if self._healthy_before else min(limit, _SICK_BEFORE_S)
+        limit = limit if self._before is not None else min(limit, _SICK_BEFORE_S)
         try:
             # The second time where a port was not free yet, or memory that the driver had not given back.
-            for last in (not self._healthy_before, True):
+            for last in (self._before is None, True):
                 try:
                     self.swap(self.last_good)
                     self.until_healthy(limit, proxies)
@@ -247,14 +246,15 @@ class EngineChange:
                     if last:
                         raise
         except SpecdashError as error:
-            if not self._healthy_before:
+            if self._before is None:
                 self._change.warn(f"the backend was not healthy before, and is not now: {error}")
                 return
             raise StepFailedError(
                 f"the old settings are back in {self._edit.env_file}, but the backend does not come back with them: "
                 f"{error}; see its log, and mend the cause"
             ) from None
-        before, now = (None if found is None else found.slots_drafting for found in (self._before, self._drafting()))
+        before = self._before.slots_drafting if self._before is not None else None
+        now = self._drafting().slots_drafting
         if None not in (before, now) and before != now:
             raise StepFailedError(
                 f"the old settings are back and the backend is healthy, but {now} of its slots draft, and {before} did "

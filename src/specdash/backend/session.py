@@ -30,7 +30,6 @@ from specdash.backend.launch import check_port, end_run_record, is_listening, wr
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
-from specdash.backend.steps import RunnerStoppedError
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
@@ -72,11 +71,8 @@ class EngineRun:
         """What the look at its start has shown so far; None while it does not listen."""
         self.code: int | None = None
         """Its exit code, once it has ended."""
-        self.signals_sent = 0
         self.stopped_at = 0.0
-        """The monotonic moment of the first of them."""
-        self.deadline: float | None = None
-        """When the next one follows."""
+        """The monotonic moment at which it was first asked to end."""
 
         def copy(pipe: IO[bytes]) -> None:
             with pipe:
@@ -169,15 +165,14 @@ class BackendSession:
     def swap(self, plan: LaunchPlan, *, edited: bool = False) -> EngineRun:
         """Stop the engine and start the one of `plan`. `edited` where the env file was edited by hand.
 
-        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), `RunnerStoppedError` when
-        the runner itself ends.
+        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), and when the runner ends.
         """
         started: Future[EngineRun] = Future()
         self._order(partial(self._begin_swap, plan, started, edited=edited))
         while not self._ended.is_set():
             with contextlib.suppress(TimeoutError):
                 return started.result(0.1)
-        raise RunnerStoppedError("the runner was stopped")
+        raise SpecdashError("the runner was stopped")
 
     @property
     def stopping(self) -> bool:
@@ -236,10 +231,7 @@ class BackendSession:
         engine, is_gone = self.engine, False
         while not is_gone:
             idle = self.next is not None or (engine.check is not None and self.watch is None)
-            seconds = _IDLE_S if idle else _PROBE_S
-            if engine.deadline is not None:
-                seconds = min(seconds, max(0.0, engine.deadline - time.monotonic()))
-            is_gone = engine.child.exited(seconds, self._wake)
+            is_gone = engine.child.exited(_IDLE_S if idle else _PROBE_S, self._wake)
             self._signals()
             if not is_gone:
                 self._take_orders()
@@ -319,32 +311,26 @@ class BackendSession:
             self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
 
     def _signals(self) -> None:
-        """Do what signals ask; then escalate: a second SIGTERM after the grace, and SIGKILL after that."""
+        """Do what signals ask."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 512)
-        engine = self.engine
         while self.received:
             number = self.received.pop(0)
             if number == SWAP_SIGNAL:
                 threading.Thread(target=self._reload, name="reload", daemon=True).start()
-                continue
-            self.first_signal, self.next = self.first_signal or number, None
-            self._stop_engine(number, engine.plan.settings.stop_timeout)
-        if engine.deadline is not None and time.monotonic() >= engine.deadline:
-            if engine.signals_sent >= 2:
-                engine.child.kill_group()
-                engine.deadline = time.monotonic() + _IDLE_S
             else:
-                self._stop_engine(signal.SIGTERM, SECOND_SIGNAL_WAIT_S)
+                self.first_signal, self.next = self.first_signal or number, None
+                self._stop_engine(number, self.engine.plan.settings.stop_timeout)
 
     def _stop_engine(self, number: int, grace: float) -> None:
         self._unwatch()
         engine = self.engine
-        engine.child.signal(signal.SIGTERM if number == signal.SIGHUP else number)
-        now = time.monotonic()
-        engine.stopped_at = engine.stopped_at or now
-        engine.deadline = now + (SECOND_SIGNAL_WAIT_S if engine.signals_sent else grace)
-        engine.signals_sent += 1
+        asked = (
+            signal.SIGTERM if number == signal.SIGHUP else number,
+            SECOND_SIGNAL_WAIT_S if engine.stopped_at else grace,
+        )
+        engine.stopped_at = engine.stopped_at or time.monotonic()
+        threading.Thread(target=engine.child.end, args=asked, name="stop", daemon=True).start()
 
     # What takes the place of the engine that runs.
 

@@ -32,10 +32,6 @@ class CancelledApplyError(SpecdashError):
     exit_code = ExitCode.INTERRUPTED
 
 
-class RunnerStoppedError(SpecdashError):
-    """The runner was asked to end while the change was under way."""
-
-
 class Steps:
     """The steps of one apply. `seconds` holds how long each took; `current` the one that runs, or failed."""
 
@@ -44,8 +40,6 @@ class Steps:
         self.current: ApplyStep | None = None
         self.undoing = False
         """While undoing, nothing can cancel any more."""
-        self.cancelled = False
-        """Whether the end was asked for, in time or not."""
         self._on_progress = on_progress
         self._cancelling = Flag()
         self._decided: dict[str, str] = {}
@@ -54,7 +48,6 @@ class Steps:
 
     def cancel(self) -> bool:
         """Ask for the end; returns at once, and says whether it goes back: not any more once the change is kept."""
-        self.cancelled = True
         granted = self._decide(_CANCELLED) or self.undoing
         if granted:
             self._cancelling.set()
@@ -101,11 +94,12 @@ class Steps:
         if self.current is not None:
             self._report(self.current, StepState.RUNNING, time.monotonic() - self._began, fraction)
 
-    def skip(self, step: ApplyStep, why: str) -> None:
-        """Report that a step is not needed."""
+    def skip(self, why: str, *steps: ApplyStep) -> None:
+        """Report that steps are not needed."""
         self.wait(0)
         self._detail = why
-        self._report(step, StepState.SKIPPED, 0.0)
+        for step in steps:
+            self._report(step, StepState.SKIPPED, 0.0)
 
     def _report(self, step: ApplyStep, state: StepState, seconds: float, fraction: float | None = None) -> None:
         # A listener must not harm what is under way: a closed terminal does not stop a change.

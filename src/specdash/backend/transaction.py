@@ -175,7 +175,7 @@ class Transaction:
                 engine.drain_direct(journal.drain_timeout_s)
                 self.steps.say(f"after {time.monotonic() - began:.1f} s")
         else:
-            self._skip(unheld, ApplyStep.HOLD, ApplyStep.DRAIN)
+            self.steps.skip(unheld, ApplyStep.HOLD, ApplyStep.DRAIN)
         with self._step(ApplyStep.WRITE):
             for edit in journal.edits:
                 before = self.journal.written
@@ -200,9 +200,9 @@ class Transaction:
             with self._step(ApplyStep.RESTART, touched=(Role.PROXY,)):
                 self.steps.say(f"the proxy {proxies.take_over(proxy, proxy.new_digest)}")
         else:
-            self._skip(f"{unheld}: it counts at the next start", ApplyStep.RESTART)
+            self.steps.skip(f"{unheld}: it counts at the next start", ApplyStep.RESTART)
         if engine is None:
-            self._skip(unheld, ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE)
+            self.steps.skip(unheld, ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE)
             proxy = None
         with self._step(ApplyStep.RESUME, touched=self.journal.touched if proxy is None else tuple(Role)):
             if proxy is not None and not proxy.needs_restart:
@@ -214,12 +214,12 @@ class Transaction:
             self.steps.say("everything passes again" if engine is not None else "nothing was held")
         asked = proxies.to_ask(engine)
         if isinstance(asked, str):
-            self._skip(asked, ApplyStep.REQUEST)
+            self.steps.skip(asked, ApplyStep.REQUEST)
         else:
             with self._step(ApplyStep.REQUEST, asked.url):
                 proxies.request(asked, engine)
         if journal.trial:
-            self._skip("it is on trial, and measured next", ApplyStep.SETTLE)
+            self.steps.skip("it is on trial, and measured next", ApplyStep.SETTLE)
         else:
             self._settle(journal.settle_s if self.journal.touched else 0.0)
 
@@ -332,10 +332,6 @@ class Transaction:
         with self.steps.step(step, detail):
             self.note(step=step, **changes)
             yield
-
-    def _skip(self, why: str, *steps: ApplyStep) -> None:
-        for step in steps:
-            self.steps.skip(step, why)
 
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
