@@ -125,7 +125,7 @@ class ChatClient:
     def ask(self, body: Mapping[str, Any]) -> ChatAnswer:
         """Send the request, which should ask for a stream, and hear the answer out."""
         heard, url, key = ChatAnswer(time.monotonic()), self._url, self._key
-        how = {"headers": self._headers, "silence_s": self._silence_s, "limit_s": self._limit_s}
+        how: dict[str, Any] = {"headers": self._headers, "silence_s": self._silence_s, "limit_s": self._limit_s}
         try:
             http.hear(url, PATH, lambda answer: self._hear(answer, heard), body=body, cancel=self.cancel, **how)
         except _FaultError as error:
