@@ -29,7 +29,7 @@ _Key = tuple[str, int, int]
 
 
 class ModelFiles:
-    """Adds to what a server says of itself what its models' files say. `target` returns the server as it is known by now."""
+    """Adds to what a server says of itself what its models' files say. `target` returns the server as it is known."""
 
     def __init__(self, target: Callable[[], Target]) -> None:
         self._target = target

@@ -26,7 +26,7 @@ MAX_READ_BYTES = 1024 * 1024
 class TailChunk(Struct, frozen=True):
     """What one read yielded: `data` is new, `more` that there is more to read at once.
 
-    `replaced` marks the first data of another file, or of the same one begun again; what came before belongs to the old.
+    `replaced` marks the first data of another file, or of the same one begun again; what came before is of the old.
     `failure` says why nothing can be read now; it goes away by itself when the file comes back.
     """
 
