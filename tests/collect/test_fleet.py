@@ -35,29 +35,24 @@ class Sink:
             self.failures.add((reading.source, reading.failure.kind))
 
 
-def test_a_server_that_never_answers_drips_or_is_gone_costs_the_others_nothing() -> None:
+def fails(_: Reading[Any]) -> None:
+    raise RuntimeError("a bug")
+
+
+def test_a_server_that_never_answers_drips_or_is_gone_or_a_sink_that_fails_costs_the_others_nothing() -> None:
     mute = FaultServer(dict.fromkeys(KEPT_OPEN, hangs()))
     dripping = FaultServer(dict.fromkeys(KEPT_OPEN, drips(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")))
     with mute, dripping, FaultServer(ROUTES) as first, FaultServer(ROUTES) as second:
         urls = [mute.url, dripping.url, f"http://127.0.0.1:{free_port()}", first.url, second.url]
         sinks = [Sink() for _ in urls]
-        with FleetHub([(Target(url), sink.take) for url, sink in zip(urls, sinks, strict=True)], interval_s=0.25):
+        watched = [(Target(url), sink.take) for url, sink in zip(urls, sinks, strict=True)]
+        with FleetHub([*watched, (Target(first.url), fails)], interval_s=0.25):
             bad = [FailureKind.TIMEOUT, FailureKind.TIMEOUT, FailureKind.REFUSED]
             until(lambda: all((Source.HEALTH, kind) in sink.failures for kind, sink in zip(bad, sinks, strict=False)))
             # By then each of the good ones has been asked again and again.
             assert all(sink.values[Source.METRICS] >= 3 and sink.values[Source.SLOTS] >= 3 for sink in sinks[3:])
             assert not any(kind is not FailureKind.UNAVAILABLE for sink in sinks[3:] for _, kind in sink.failures)
         assert not any(sink.values[Source.HEALTH] for sink in sinks[:3])
-
-
-def test_a_sink_that_fails_costs_the_others_nothing() -> None:
-    def fails(_: Reading[Any]) -> None:
-        raise RuntimeError("a bug")
-
-    with FaultServer(ROUTES) as first, FaultServer(ROUTES) as second:
-        sink = Sink()
-        with FleetHub([(Target(first.url), fails), (Target(second.url), sink.take)], interval_s=0.25):
-            until(lambda: sink.values[Source.METRICS] >= 3 and first.count("/metrics") >= 3)
 
 
 def test_each_server_gets_its_own_key_and_no_other() -> None:

@@ -94,31 +94,19 @@ def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
     )
 
 
-def test_every_field_of_the_observation_is_filled_by_one_probe() -> None:
-    fields = [name for names in (*PROBES, *STATIC_PROBES) for name in names]
-    assert sorted(fields) == sorted(set(Gpu.__struct_fields__) - {"index"})
-
-
 def test_what_hardly_ever_changes_is_asked_once_a_minute(bench: Bench, nvml: FaultyNvml) -> None:
+    nvml.faults["nvmlDeviceGetEnforcedPowerLimit"] = pynvml.NVML_ERROR_NO_DATA
     bench.step()
     for _ in range(20):
         bench.step(1.0)
-    asked = {name: nvml.calls.count(name) for name in set(nvml.calls)}
-    assert asked["nvmlDeviceGetUtilizationRates"] == 21
-    assert asked["nvmlDeviceGetName"] == 1
-    assert asked["nvmlInit"] == 1
-
-
-def test_a_power_limit_that_is_set_by_hand_is_seen_within_a_minute(bench: Bench, nvml: FaultyNvml) -> None:
-    nvml.faults["nvmlDeviceGetEnforcedPowerLimit"] = pynvml.NVML_ERROR_NO_DATA
-    bench.step()
+    assert [nvml.calls.count(f"nvml{name}") for name in ("Init", "DeviceGetName", "DeviceGetPowerUsage")] == [1, 1, 21]
     seen = [bench.gpu.power_limit_watts]
     nvml.faults.clear()
-    bench.step(60.0)
-    seen.append(bench.gpu.power_limit_watts)
-    nvml.values["nvmlDeviceGetEnforcedPowerLimit"] = 250_000
-    bench.step(60.0)
-    assert [*seen, bench.gpu.power_limit_watts] == [None, 700.0, 250.0]
+    for limit in (700_000, 250_000):
+        nvml.values["nvmlDeviceGetEnforcedPowerLimit"] = limit
+        bench.step(60.0)
+        seen.append(bench.gpu.power_limit_watts)
+    assert seen == [None, 700.0, 250.0]
 
 
 def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(bench: Bench, nvml: FaultyNvml) -> None:
@@ -170,6 +158,13 @@ def test_without_the_library_of_the_driver_the_package_is_not_even_imported(monk
     assert bench.step() == RETRY_ABSENT_S
     assert "no driver" in bench.failure
     assert "pynvml" not in sys.modules
+    bench = Bench(FaultyNvml())
+    bench.nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    assert bench.step() == RETRY_ABSENT_S
+    assert "not loaded" in bench.failure
+    bench.nvml.faults.clear()
+    bench.step(30.0)
+    assert bench.gpu.name == "NVIDIA H200", "one that is loaded later is seen then"
 
 
 def test_the_whole_reading_of_a_healthy_gpu_through_the_real_package() -> None:
@@ -180,15 +175,6 @@ def test_the_whole_reading_of_a_healthy_gpu_through_the_real_package() -> None:
     assert bench.gpu.uuid == "GPU-67ad81fc-b9e4-fd02-6e39-ac30327586d3"
     assert bench.gpu.processes == (GpuProcess(4711, 8 << 30, "p4711"), GpuProcess(4712, None, "p4712"))
     assert None not in {getattr(bench.gpu, name) for name in Gpu.__struct_fields__}
-
-
-def test_a_driver_that_is_loaded_later_is_seen_then(bench: Bench, nvml: FaultyNvml) -> None:
-    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-    assert bench.step() == RETRY_ABSENT_S
-    assert "not loaded" in bench.failure
-    nvml.faults.clear()
-    bench.step(30.0)
-    assert bench.gpu.name == "NVIDIA H200"
 
 
 @pytest.mark.parametrize(

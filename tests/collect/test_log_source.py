@@ -73,6 +73,8 @@ def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: 
     lines, data = ProgramLines(place), bytearray()
     try:
         until(lambda: read_all(lines, data) == LINES, 15)
+        process = lines._process
+        assert process is not None
         with kept.open("ab") as file:
             file.write(b"one more\n")
         until(lambda: read_all(lines, data) == LINES + b"one more\n", 15)
@@ -80,6 +82,10 @@ def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: 
     finally:
         lines.close()
     assert "-f" in (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert process.poll() is not None, "none is left behind"
+    unit = "llama-server.service"
+    asked = ["journalctl", "--unit", unit, "--user-unit", unit, "-o", "cat", "-q", "-n", "7", "-f"]
+    assert command_of(f"journal:{unit}", 7) == asked, "units of the system and of the user"
 
 
 @pytest.mark.parametrize("place", PLACES[1:])
@@ -118,39 +124,12 @@ def test_a_container_that_comes_back_is_followed_from_where_it_ended(
     assert ended - 15 < float(words[2]) <= ended + 0.001
 
 
-def test_a_program_that_ends_is_ended_and_none_is_left_behind(program: Program) -> None:
-    program(PLACES[0], "exec sleep 60")
-    lines = ProgramLines(PLACES[0])
-    lines.read()
-    process = lines._process
-    assert process is not None
-    lines.close()
-    assert process.poll() is not None
-
-
 def test_a_program_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     failure = ProgramLines("podman:llama").read().failure
     assert failure is not None
     assert failure.detail == "podman:llama: podman is not installed"
     assert check_log("podman:llama").failure == failure.detail
-
-
-def test_units_of_the_system_and_of_the_user_are_both_asked_for() -> None:
-    asked = command_of("journal:llama-server.service", 7)
-    unit = "llama-server.service"
-    assert asked == ["journalctl", "--unit", unit, "--user-unit", unit, "-o", "cat", "-q", "-n", "7", "-f"]
-
-
-def test_a_file_is_followed_as_a_file(tmp_path: Path) -> None:
-    assert isinstance(lines_of(str(tmp_path / "docker:x")), LogTail)
-    assert isinstance(lines_of("docker:x"), ProgramLines)
-
-
-@pytest.mark.parametrize("place", ["journal:", "docker:a b", "podman:-f", "journal:../x"])
-def test_a_name_that_no_unit_or_container_has_is_refused(place: str) -> None:
-    with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME, podman:NAME, or - "):
-        check_place(place)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +151,11 @@ def test_where_a_process_logs_is_found_from_its_control_group(
     (tmp_path / "7/cgroup").write_text(f"{group}\n", encoding="utf-8")
     (tmp_path / "7/fd/2").symlink_to(stderr)
     assert place_of_process(7, tmp_path) == expected
-
-
-def test_standard_error_that_is_a_file_is_the_log(tmp_path: Path) -> None:
-    with (
-        (tmp_path / "log").open("w", encoding="utf-8") as log,
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=log) as process,
-    ):
-        try:
-            assert place_of_process(process.pid) == str(tmp_path / "log")
-        finally:
-            process.kill()
+    log = tmp_path / "log"
+    log.touch()
+    (tmp_path / "7/fd/2").unlink()
+    (tmp_path / "7/fd/2").symlink_to(log)
+    assert place_of_process(7, tmp_path) == str(log)
 
 
 def test_all_that_a_program_keeps_is_parsed(
@@ -217,6 +190,13 @@ def test_standard_input_is_a_log_while_the_keys_come_from_the_terminal(tmp_path:
         terminal.wait_for("one line more", within_s=30)
         terminal.press("q")
         assert terminal.wait_exit() == 0
+
+
+@pytest.mark.parametrize("place", ["journal:", "docker:a b", "podman:-f", "journal:../x"])
+def test_a_name_that_no_unit_or_container_has_is_refused(place: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME, podman:NAME, or - "):
+        check_place(place)
+    assert isinstance(lines_of(str(tmp_path / place)), LogTail)
 
 
 def test_a_terminal_as_the_log_is_refused_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:

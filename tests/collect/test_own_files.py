@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from specdash.collect.hub import Hub
-from specdash.collect.own_files import (
-    KEPT,
-    MAX_LINE_BYTES,
-    applies,
-    baselines,
-    trials,
-)
+from specdash.collect.own_files import KEPT, MAX_LINE_BYTES, OwnFile, applies, baselines, trials
 from specdash.core import paths
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.readings import FailureKind, Reading, Source
@@ -42,17 +36,25 @@ def record(number: int, url: str | None = URL) -> ApplyRecord:
 
 
 class OwnFiles:
-    """A state directory of its own, with a collector for each file; `said` is what they published."""
+    """A state directory of its own, with a collector for each file; `seen` is what they published."""
 
     def __init__(self, home: Path) -> None:
         self.env = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
-        self.said: list[Reading[Any]] = []
+        self.seen: list[Reading[Any]] = []
         self.applies, self.baselines = paths.applies_file(self.env), paths.baselines_file(self.env)
         self.trial = paths.trial_file(self.env)
         self.trial.parent.mkdir(parents=True)
-        self.apply_collector = applies(URL, self.said.append, self.env)
-        self.baseline_collector = baselines(self.said.append, self.env)
-        self.trial_collector = trials(URL, self.said.append, self.env)
+        self.apply_collector = applies(URL, self.seen.append, self.env)
+        self.baseline_collector = baselines(self.seen.append, self.env)
+        self.trial_collector = trials(URL, self.seen.append, self.env)
+
+    def look(self, collector: OwnFile) -> Any:
+        """Looks twice; the value of the latest reading."""
+        collector.step()
+        count = len(self.seen)
+        collector.step()
+        assert len(self.seen) == count, "nothing new is not published again"
+        return self.seen[-1].value
 
     def add(self, *records: ApplyRecord | bytes) -> None:
         with self.applies.open("ab") as file:
@@ -60,12 +62,10 @@ class OwnFiles:
                 file.write(entry if isinstance(entry, bytes) else entry.to_json().encode() + b"\n")
 
     def numbers(self) -> list[int]:
-        """Looks once; the numbers of the latest reading."""
-        self.apply_collector.step()
-        return [entry.number for entry in self.said[-1].value or ()]
+        return [entry.number for entry in self.look(self.apply_collector) or ()]
 
     def detail(self, kind: FailureKind) -> str:
-        failure = self.said[-1].failure
+        failure = self.seen[-1].failure
         assert failure is not None
         assert failure.kind is kind
         return failure.detail
@@ -75,13 +75,10 @@ class OwnFiles:
         fresh.write_text(text, encoding="utf-8")
         os.replace(fresh, path)  # noqa: PTH105
 
-    def measured(self, *baselines: Baseline) -> tuple[Baseline, ...]:
-        """Replaces the file and looks twice; the latest reading."""
-        self.put(self.baselines, "".join(baseline.to_json() + "\n" for baseline in baselines) or "\n")
-        for _ in range(2):
-            self.baseline_collector.step()
-        found: tuple[Baseline, ...] | None = self.said[-1].value
-        assert found is not None
+    def measured(self, *rows: Baseline | str) -> tuple[Baseline, ...]:
+        """Replaces the file and looks."""
+        self.put(self.baselines, "".join(f"{row if isinstance(row, str) else row.to_json()}\n" for row in rows))
+        found: tuple[Baseline, ...] = self.look(self.baseline_collector)
         return found
 
     def tried(self, process: psutil.Process | None = None, **more: object) -> tuple[TrialNote, ...]:
@@ -90,12 +87,7 @@ class OwnFiles:
         original = base64.b64encode(f"LLAMA_API_KEY={SECRET}\n".encode()).decode()
         note = {"pid": mine.pid, "pid_started": mine.create_time(), "at": 5.0, "what": "tune", "url": URL}
         self.put(self.trial, json.dumps({**note, "service": "specdash-backend", "original": original, **more}))
-        return self.trials()
-
-    def trials(self) -> tuple[TrialNote, ...]:
-        self.trial_collector.step()
-        found: tuple[TrialNote, ...] | None = self.said[-1].value
-        assert found is not None
+        found: tuple[TrialNote, ...] = self.look(self.trial_collector)
         return found
 
 
@@ -104,78 +96,50 @@ def own(tmp_path: Path) -> OwnFiles:
     return OwnFiles(tmp_path)
 
 
-def test_without_files_the_reason_is_said_once(own: OwnFiles) -> None:
+def test_without_files_there_is_a_reason_and_no_trial(own: OwnFiles) -> None:
     for collector, detail in (
         (own.apply_collector, "nothing was applied yet"),
         (own.baseline_collector, "no baseline was recorded yet; `specdash baseline record` measures one"),
     ):
-        own.said.clear()
-        for _ in range(3):
-            collector.step()
+        assert own.look(collector) is None
         assert own.detail(FailureKind.NOT_CONFIGURED) == detail
-        assert len(own.said) == 1
+    assert own.look(own.trial_collector) == ()
 
 
-def test_all_applies_are_told_at_the_start_and_with_every_new_apply(own: OwnFiles) -> None:
+def test_applies_come_with_every_new_one_the_newest_stay_and_a_file_begun_anew_forgets_them(own: OwnFiles) -> None:
     own.add(record(1), record(2))
-    assert own.numbers() == [1, 2]
-    assert own.said[0].value == (record(1), record(2))
+    assert own.look(own.apply_collector) == (record(1), record(2))
     own.add(record(3))
     assert own.numbers() == [1, 2, 3]
-    for _ in range(5):
-        own.apply_collector.step()
-    assert len(own.said) == 2, "nothing new is not told again"
+    own.add(*(record(number) for number in range(4, KEPT + 30)))
+    assert own.numbers() == list(range(30, KEPT + 30))
+    own.put(own.applies, record(9).to_json() + "\n")
+    assert own.numbers() == [9]
+    own.applies.unlink()
+    assert own.numbers() == []
+    own.applies.mkdir()
+    own.apply_collector.step()
+    assert "directory" in own.detail(FailureKind.UNAVAILABLE)
 
 
 def test_applies_to_another_server_are_left_out_and_those_without_an_address_are_not(own: OwnFiles) -> None:
     own.add(record(1, "http://127.0.0.1:9999"), record(2, None), record(3, "http://localhost:8080/"))
     own.add(record(4, "http://[::1"), record(5, "http://127.0.0.1:99999"), record(6, ""))
     assert own.numbers() == [2, 3]
-    own.add(record(7, "http://10.0.0.1:8080"))
-    own.apply_collector.step()
-    assert len(own.said) == 1
 
 
-def test_damaged_lines_are_passed_over(own: OwnFiles) -> None:
+def test_damaged_lines_are_passed_over_and_a_half_written_one_waits(own: OwnFiles) -> None:
     bad = [b"", b"{", b"null", b"[1]", b"\xff\xfe\x00", b'{"number": 1}', b"[" * 5000, b'{"number": Infinity}']
     bad.append(record(2).to_json().replace('"applied"', '"exploded"').encode())
     bad.append(record(3).to_json().replace('"number":3', '"number":Infinity').encode())
     bad.append(record(5).to_json().replace("105.0", "NaN").encode())
     bad.append(record(6).to_json().replace("107.0", "1e300").encode())
     bad.append(b"x" * (MAX_LINE_BYTES + 5))
-    own.add(record(1), b"\n".join(bad) + b"\n", record(4))
+    line = record(7).to_json().encode() + b"\n"
+    own.add(record(1), b"\n".join(bad) + b"\n", record(4), line[:50])
     assert own.numbers() == [1, 4]
-
-
-def test_a_line_that_is_half_written_is_told_once_it_is_whole(own: OwnFiles) -> None:
-    line = record(1).to_json().encode() + b"\n"
-    own.add(line[:50])
-    assert own.numbers() == []
-    assert own.said[-1].value == ()
     own.add(line[50:])
-    assert own.numbers() == [1]
-
-
-def test_only_the_newest_are_kept(own: OwnFiles) -> None:
-    own.add(*(record(number) for number in range(KEPT + 30)))
-    assert own.numbers() == list(range(30, KEPT + 30))
-
-
-def test_a_file_begun_anew_forgets_the_old_records(own: OwnFiles) -> None:
-    own.add(record(1), record(2))
-    assert own.numbers() == [1, 2]
-    own.put(own.applies, record(9).to_json() + "\n")
-    assert own.numbers() == [9]
-    own.applies.unlink()
-    assert own.numbers() == []
-    assert own.detail(FailureKind.NOT_CONFIGURED) == "nothing was applied yet"
-
-
-def test_a_directory_in_its_place_is_said(own: OwnFiles) -> None:
-    own.applies.mkdir()
-    own.apply_collector.step()
-    assert own.said[-1].failure is not None
-    assert "directory" in own.said[-1].failure.detail
+    assert own.numbers() == [1, 4, 7]
 
 
 def test_the_hub_publishes_an_apply_where_the_environment_says(own: OwnFiles) -> None:
@@ -191,18 +155,11 @@ def test_the_hub_publishes_an_apply_where_the_environment_says(own: OwnFiles) ->
         until(lambda: seen == [(), (1,)], 15)
 
 
-def test_baselines_are_published_whenever_the_file_is_replaced_and_its_last_is_forgotten(own: OwnFiles) -> None:
-    assert own.measured(MEASURED) == (MEASURED,)
+def test_baselines_are_those_of_the_file_and_other_lines_are_passed_over(own: OwnFiles) -> None:
     second = replace(MEASURED, context=4096)
     assert own.measured(MEASURED, second) == (MEASURED, second)
-    assert own.measured() == ()
-
-
-def test_lines_that_are_no_baselines_are_passed_over(own: OwnFiles) -> None:
-    impossible = replace(MEASURED, low=50.0)
-    own.put(own.baselines, f"[]\nnull\n{{}}\nhalf a li\n{impossible.to_json()}\n{MEASURED.to_json()}\n")
-    own.baseline_collector.step()
-    assert own.said[-1].value == (MEASURED,)
+    assert own.measured("[]", "null", "{}", "half a li", replace(MEASURED, low=50.0), MEASURED) == (MEASURED,)
+    assert own.measured("") == ()
 
 
 @given(
@@ -227,35 +184,24 @@ def test_a_baseline_survives_the_file_and_fields_of_newer_versions_do_not_hurt(b
     assert Baseline.from_json(baseline.to_json().replace("{", '{"new": 1, ', 1)) == baseline
 
 
-def test_nothing_on_trial_is_known_and_told_once(own: OwnFiles) -> None:
-    assert own.trials() == own.trials() == ()
-    assert len(own.said) == 1
-
-
-def test_a_trial_is_told_with_every_boot_and_its_end_and_without_the_settings_in_its_note(own: OwnFiles) -> None:
+def test_a_trial_on_this_server_is_published_with_its_boots_and_without_its_settings(own: OwnFiles) -> None:
     assert own.tried() == (TrialNote("tune", "specdash-backend", 5.0),)
     assert own.tried(boot=3, planned=12)[0].words == "on trial by `specdash tune`, boot 3 of 12"
-    own.trial.unlink()
-    assert own.trials() == ()
-    assert SECRET not in repr(own.said)
-
-
-def test_a_trial_on_another_server_is_not_told_and_one_without_an_address_is(own: OwnFiles) -> None:
     assert own.tried(url="http://127.0.0.1:9999") == ()
     assert len(own.tried(url=None)) == 1
+    own.trial.unlink()
+    assert own.look(own.trial_collector) == ()
+    assert SECRET not in repr(own.seen)
+    own.trial.write_text("{", encoding="utf-8")
+    own.trial_collector.step()
+    assert own.detail(FailureKind.UNAVAILABLE), "a note that cannot be read"
 
 
-def test_a_trial_whose_process_has_died_is_told_as_left_behind(own: OwnFiles) -> None:
+def test_a_trial_whose_process_has_died_is_left_behind(own: OwnFiles) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert own.tried(psutil.Process(child.pid))[0].alive
         child.kill()
-    assert not own.trials()[0].alive
-
-
-def test_a_note_that_is_none_is_said_to_be_none(own: OwnFiles) -> None:
-    own.trial.write_text("{", encoding="utf-8")
-    own.trial_collector.step()
-    assert own.detail(FailureKind.UNAVAILABLE)
+    assert not own.look(own.trial_collector)[0].alive
 
 
 @given(

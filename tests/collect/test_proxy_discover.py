@@ -39,42 +39,28 @@ def leave(env: dict[str, str], name: str = "1", **changes: Any) -> ProxyRecord:
     return record
 
 
-def test_a_server_gets_the_proxy_whose_upstream_it_is(env: dict[str, str]) -> None:
+def test_a_server_gets_the_proxy_whose_upstream_it_is_with_its_key(env: dict[str, str], tmp_path: Path) -> None:
     leave(env, "other", upstream="http://127.0.0.1:9999", url="http://127.0.0.1:5000")
     leave(env, "mine")
     found = with_proxy(SERVER, env)
     assert found.proxy_url == "http://127.0.0.1:4000"
     assert found.proxy_log == "/state/proxy-events.jsonl"
     assert found.proxy_origin == f"run record of process {os.getpid()}"
-
-
-def test_its_key_comes_from_the_variable_or_the_env_file_that_it_names(env: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "proxy.env"
     file.write_text("PROXY_API_KEY=sk-file\n")
-    leave(env, api_key_env="PROXY_API_KEY", env_file=str(file))
+    leave(env, "mine", api_key_env="PROXY_API_KEY", env_file=str(file), events=None, log="/var/log/proxy.log")
     assert with_proxy(SERVER, env).proxy_key == "sk-file"
+    assert with_proxy(SERVER, env).proxy_log is None, "its text log is not read for events"
     assert with_proxy(SERVER, {**env, "PROXY_API_KEY": "sk-env"}).proxy_key == "sk-env"
-
-
-def test_without_events_its_text_log_is_not_read_for_them(env: dict[str, str]) -> None:
-    leave(env, events=None, log="/var/log/proxy.log")
-    found = with_proxy(SERVER, env)
-    assert (found.proxy_url, found.proxy_log) == ("http://127.0.0.1:4000", None)
 
 
 @pytest.mark.parametrize(
     "changes", [{"pid_started": 1.0}, {"pid": 2**22 + 1}, {"upstream": "http://127.0.0.1:8081"}, {"url": "ftp://x"}]
 )
 def test_a_record_of_a_dead_or_another_proxy_is_void(env: dict[str, str], changes: dict[str, Any]) -> None:
+    assert with_proxy(SERVER, env) == SERVER
     leave(env, **changes)
-    assert with_proxy(SERVER, env) == SERVER
-
-
-def test_no_records_and_broken_ones_are_no_proxy(env: dict[str, str]) -> None:
-    assert with_proxy(SERVER, env) == SERVER
-    leave(env)
-    for file in paths.proxy_records_dir(env).glob("*.json"):
-        file.write_text('{"pid": 1')
+    (paths.proxy_records_dir(env) / "broken.json").write_text('{"pid": 1')
     assert with_proxy(SERVER, env) == SERVER
 
 

@@ -39,6 +39,10 @@ class Seen:
     def last(self, source: Source) -> Any:
         return next((r.value for r in reversed(self.readings) if r.source is source), None)
 
+    def slots(self) -> Any:
+        value = self.last(Source.SLOTS)
+        return value.slots if value is not None else ()
+
     def kind(self, source: Source) -> FailureKind | None:
         last = next((reading for reading in reversed(self.readings) if reading.source is source), None)
         return last.failure.kind if last is not None and last.failure is not None else None
@@ -50,7 +54,7 @@ def test_a_request_is_seen_by_metrics_slots_and_log_alike(tmp_path: Path) -> Non
     with small_server(port, log) as process, Hub(target, [seen.take], interval_s=0.25, gpu=False):
         timings = complete(f"http://127.0.0.1:{port}", PROMPT, 200)["timings"]
         until(lambda: isinstance(metrics := seen.last(Source.METRICS), Counters) and bool(metrics.draft_tokens))
-        until(lambda: any(not slot.is_processing and slot.task is not None for slot in seen.last(Source.SLOTS).slots))
+        until(lambda: any(not slot.is_processing and slot.task is not None for slot in seen.slots()))
         until(lambda: any(isinstance(fact, RequestAcceptance) for fact in _facts(seen)))
         until(lambda: isinstance(seen.last(Source.PROCESS), ProcessTree))
         counters, slots = seen.last(Source.METRICS), seen.last(Source.SLOTS)

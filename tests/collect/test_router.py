@@ -96,6 +96,10 @@ def test_the_model_in_memory_is_looked_at_and_the_last_used_is_what_any_means(tm
             picture = watched.until(lambda picture: watched.statuses(picture)["broken"] == "failed")
             failure = next(model.failure for model in picture.views.router.models if model.id == "broken")
             assert failure == "its server ended with exit code 1"
+        named = Watched(router, model="beta")
+        with named.hub:
+            picture = named.until(lambda picture: picture.backend.speculation.active and picture.views.router.models)
+            assert picture.backend.model == "beta"
 
 
 def test_a_model_that_fell_asleep_is_not_woken(tmp_path: Path) -> None:
@@ -108,14 +112,3 @@ def test_a_model_that_fell_asleep_is_not_woken(tmp_path: Path) -> None:
             looks = watched.state.latest[Source.METRICS].at
             watched.until(lambda _: watched.state.latest[Source.METRICS].at > looks + 2)
             assert router.states()["alpha"] == "sleeping"
-
-
-def test_the_model_that_the_user_named_is_looked_at(tmp_path: Path) -> None:
-    with running_router(tmp_path) as router:
-        router.use("alpha")
-        router.use("beta")
-        watched = Watched(router, model="beta")
-        with watched.hub:
-            picture = watched.until(lambda picture: picture.backend.speculation.active and picture.views.router.models)
-            assert picture.backend.model == "beta"
-            assert [model.id for model in picture.views.router.models if model.watched] == ["beta"]

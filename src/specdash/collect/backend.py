@@ -146,9 +146,9 @@ class BackendPoller:
         model: str | None = None,
         slept_since: Callable[[float], bool] = lambda _: False,
     ) -> None:
-        """`files` looks into the paths that the server tells, where they are paths of this machine. `model` is the one
+        """`files` looks into the paths that the server names, where they are paths of this machine. `model` is the one
         that the user named, of a router; else of a router's models the resident one that was used last is looked at.
-        `slept_since` tells whether specdash itself was kept from looking for much of the time since a moment."""
+        `slept_since` is whether specdash itself was kept from looking for much of the time since a moment."""
         self._client = client
         self._files = files
         self._publish = publish
@@ -293,7 +293,7 @@ class BackendPoller:
         return result
 
     async def _poll_router(self) -> None:
-        """Publish ROUTER readings; none of a server that is no router."""
+        """Publish ROUTER readings; none of any other server."""
         while True:
             await self._is_router.wait()
             found, now = await self._client.models(ROUTER_DEADLINE_S), time.monotonic()

@@ -102,7 +102,7 @@ FIELD_ERRORS = frozenset(
         "NotFound", "InsufficientSize",
     )
 )  # fmt: skip
-"""Errors that concern one question; every other one means that the driver session is no good any more."""
+"""Errors that concern one question; after any other one the driver session is broken."""
 
 
 def reasons_in_words(bits: int) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def reasons_in_words(bits: int) -> tuple[str, ...]:
 def read(nvml: Any, gpu: Any, probes: Probes) -> dict[str, Any]:
     """What a GPU says to these questions, by the fields that they fill; None where it does not support one.
 
-    Raises NVMLError when the driver session is no good any more.
+    Raises NVMLError when the driver session is broken.
     """
     found: dict[str, Any] = {}
     for fields, ask in probes.items():
@@ -292,7 +292,7 @@ class GpuCollector:
 
 
 class GpuLook(Struct, frozen=True):
-    """All GPUs at one moment, and what matters of them together. What no driver tells is None."""
+    """All GPUs at one moment, and what matters of them together. What no driver reports is None."""
 
     gpus: tuple[Gpu, ...] = ()
     absent: str = ""
@@ -330,7 +330,7 @@ class GpuLooks:
 
         def together(name: str, of: Callable[[Iterable[Any]], Any]) -> Any:
             known = [value for gpu in gpus if (value := getattr(gpu, name)) is not None]
-            # A part is no sum.
+            # A part is not the sum.
             return of(known) if known and (of is not sum or len(known) == len(gpus)) else None
 
         return GpuLook(

@@ -26,9 +26,9 @@ PERIOD_S = 1.0
 """Seconds between two looks. A trial is noted before its first restart, and that is to be known before it is seen: who
 sees a server that does not answer looks again first (`hub.Hub`)."""
 KEPT, BASELINES_KEPT = 200, 1000
-"""The newest records are told, so many."""
+"""How many of the newest records are published."""
 MAX_LINE_BYTES = 1024 * 1024
-"""A longer line is no record."""
+"""A longer line is not a record."""
 MAX_BYTES = 4 << 20
 """Of the end of a file; what came before it is old."""
 _LATEST = 1e11
@@ -137,7 +137,7 @@ def trials(url: str, publish: Publish, env: Mapping[str, str]) -> OwnFile:
 
     def now(written: TrialNote | None) -> tuple[TrialNote, ...] | Failure:
         if written is None:
-            return Failure(FailureKind.UNAVAILABLE, f"{path} is no note of this version of specdash")
+            return Failure(FailureKind.UNAVAILABLE, f"{path} is not a note of this version of specdash")
         if not concerns(written.url or None, here):
             return ()
         alive = same_process(written.pid, written.pid_started)

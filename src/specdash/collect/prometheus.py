@@ -69,7 +69,7 @@ def newest(url: str, query: str, key: str | None) -> list[PrometheusSample]:
     rows = mapping(answer.get("data")).get("result")
     for row in rows if isinstance(rows, list) else ():
         with suppress(AttributeError, KeyError, TypeError, ValueError):
-            # What is no series with a value is left out.
+            # What is not a series with a value is left out.
             labels, (_, value) = row["metric"], row["value"]
             found.append(PrometheusSample({str(name): str(text) for name, text in labels.items()}, float(value)))
     return found

@@ -84,13 +84,13 @@ class ProxyPoller:
 
 
 UAP = "UAP"
-"""What stands for the version of a proxy that tells none and answers as the UAP proxy does."""
+"""What stands for the version of a proxy that gives none and answers as the UAP proxy does."""
 
 _UAP_FIELDS = frozenset({"active_session_id", "last_input_tokens", "utilization", "loop_protection"})
 
 
 def parse_context(body: bytes, changed_at: float = 0.0) -> ProxyStatus:
-    """The proxy's picture from the body of GET /v1/context. Raises ParseError when it is no proxy's.
+    """The proxy's picture from the body of GET /v1/context. Raises ParseError when it is not a proxy's.
 
     A UAP proxy does not date its last request: `changed_at`, the Unix time of a change that was seen, stands for it,
     and 0 for not known.

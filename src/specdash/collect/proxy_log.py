@@ -25,7 +25,7 @@ BACKFILL_BYTES = 1024 * 1024
 """How much of the end of the file is read at first."""
 
 MAX_LINE_BYTES = 256 * 1024
-"""A longer line is no event, and is lost."""
+"""A longer line is not an event, and is lost."""
 
 MAX_EVENTS = 5000
 """Events that one batch carries at most; the oldest are lost."""

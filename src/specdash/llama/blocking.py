@@ -102,7 +102,7 @@ class BlockingClient(Masked, Struct, frozen=True):
             raise SpecdashError(f"{self.url}{path}: {error}; is this llama-server?") from None
 
     def complete(self, body: Mapping[str, Any], timeout: float, name: str) -> dict[str, Any]:
-        """What POST /completion tells. Raises `SpecdashError` in which the server is called `name`."""
+        """The answer of POST /completion. Raises `SpecdashError` in which the server is called `name`."""
         try:
             reply = self.post("/completion", body, timeout)
         except TimeoutError:
@@ -114,11 +114,11 @@ class BlockingClient(Masked, Struct, frozen=True):
         return mapping(reply.json)
 
     def tokens(self, words: str, *, special: bool = True, timeout: float | None = None) -> list[int] | None:
-        """The text's tokens, by default with those that stand at the beginning of any text; None where the server does
-        not tell. Raises OSError."""
+        """The text's tokens, by default with those that stand at the beginning of any text; None where the server
+        does not say. Raises OSError."""
         found = self._object("/tokenize", {"content": words, "add_special": special, "parse_special": True}, timeout)
-        told = found.get("tokens")
-        return told if isinstance(told, list) and all(isinstance(entry, int) for entry in told) else None
+        tokens = found.get("tokens")
+        return tokens if isinstance(tokens, list) and all(isinstance(entry, int) for entry in tokens) else None
 
     def tokenised(self, words: str, *, special: bool = True) -> list[int]:
         """The same. Raises `UnreachableError` when no server answers, `SpecdashError` where there are no tokens."""
@@ -136,7 +136,7 @@ class BlockingClient(Masked, Struct, frozen=True):
         tools: Sequence[Mapping[str, Any]] = (),
         timeout: float | None = None,
     ) -> str | None:
-        """The prompt that the model's chat template makes; None where the server does not tell. Raises OSError."""
+        """The prompt that the model's chat template makes; None where the server does not say. Raises OSError."""
         body = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
         return text(self._object("/apply-template", body, timeout).get("prompt"))
 

@@ -28,7 +28,7 @@ PATH = "/v1/chat/completions"
 SILENCE_S = 600.0
 """A long prompt is silent until its first token."""
 LIMIT_S = 1800.0
-_TELLING = re.compile(rb'"finish_reason"\s*:\s*"|"timings"|"usage"\s*:\s*\{|"error"')
+_NEEDED = re.compile(rb'"finish_reason"\s*:\s*"|"timings"|"usage"\s*:\s*\{|"error"')
 
 
 class ChatFault(StrEnum):
@@ -88,16 +88,15 @@ class ChatAnswer(Struct):
     @property
     def cached_tokens(self) -> int | None:
         """Those of the prompt that needed no work."""
-        told = natural(self.timings.get("cache_n"))
-        return (
-            told if told is not None else natural(mapping(self.usage.get("prompt_tokens_details")).get("cached_tokens"))
-        )
+        cached = natural(self.timings.get("cache_n"))
+        details = mapping(self.usage.get("prompt_tokens_details"))
+        return cached if cached is not None else natural(details.get("cached_tokens"))
 
     @property
     def predicted_tokens(self) -> int | None:
         """Generated tokens; by `timings`, else by `usage`."""
-        told = natural(self.timings.get("predicted_n"))
-        return told if told is not None else natural(self.usage.get("completion_tokens"))
+        predicted = natural(self.timings.get("predicted_n"))
+        return predicted if predicted is not None else natural(self.usage.get("completion_tokens"))
 
 
 class ChatClient:
@@ -125,18 +124,10 @@ class ChatClient:
 
     def ask(self, body: Mapping[str, Any]) -> ChatAnswer:
         """Send the request, which should ask for a stream, and hear the answer out."""
-        heard = ChatAnswer(time.monotonic())
+        heard, url, key = ChatAnswer(time.monotonic()), self._url, self._key
+        how: dict[str, Any] = {"headers": self._headers, "silence_s": self._silence_s, "limit_s": self._limit_s}
         try:
-            http.hear(
-                self._url,
-                PATH,
-                lambda answer: self._hear(answer, heard),
-                body=body,
-                headers=self._headers,
-                silence_s=self._silence_s,
-                limit_s=self._limit_s,
-                cancel=self.cancel,
-            )
+            http.hear(url, PATH, lambda answer: self._hear(answer, heard), body=body, cancel=self.cancel, **how)
         except _FaultError as error:
             heard.fault, heard.error = error.fault, str(error)
         except http.NoConnectionError as error:
@@ -144,36 +135,34 @@ class ChatClient:
         except http.LateError as error:
             heard.fault, heard.error = ChatFault.TIMEOUT, str(error)
         except OSError as error:
-            is_garbage = isinstance(error, http.HttpError) and error.kind in (http.GARBAGE, http.TOO_LARGE)
+            is_garbage = getattr(error, "kind", None) in (http.GARBAGE, http.TOO_LARGE)
             heard.fault, heard.error = ChatFault.GARBAGE if is_garbage else ChatFault.BROKEN, http.words(error)
         if heard.fault is not None and self.cancelled:
             heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
-        heard.error = one_line(heard.error.replace(self._key, "***") if self._key else heard.error)
+        heard.error = one_line(heard.error.replace(key, "***") if key else heard.error)
         heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()
         return heard
 
     async def _hear(self, answer: Response, heard: ChatAnswer) -> None:
         heard.status = answer.status
         if heard.status != 200:
-            kind = ChatFault.SERVER if heard.status >= 500 else ChatFault.REFUSED
+            fault = ChatFault.SERVER if heard.status >= 500 else ChatFault.REFUSED
             message = error_message((await answer.whole()).body)
-            raise _FaultError(
-                ChatFault.BUSY if heard.status in (429, 503) else kind,
-                f"HTTP {heard.status}{': ' if message else ''}{message}",
-            )
+            why = f"HTTP {heard.status}{': ' if message else ''}{message}"
+            raise _FaultError(ChatFault.BUSY if heard.status in (429, 503) else fault, why)
         if "text/event-stream" not in answer.headers.get("content-type", ""):
             # An answer in one piece, of a server that does not stream.
-            told = (await answer.whole()).json
+            given = mapping((await answer.whole()).json)
             heard.done_s = time.monotonic()
-            if not isinstance(told, dict) or not ("choices" in told or "error" in told):
-                raise _FaultError(ChatFault.GARBAGE, "the answer is no chat completion; is this llama-server?")
-            self._take(heard, told)
+            if not given.keys() & {"choices", "error"}:
+                raise _FaultError(ChatFault.GARBAGE, "the answer is not a chat completion; is this llama-server?")
+            self._take(heard, given)
             return
         has_end = False
         async for event in answer.events():
             if has_end := event == b"[DONE]":
                 break
-            if heard.first_s is not None and not self._keep_text and _TELLING.search(event) is None:
+            if heard.first_s is not None and not self._keep_text and _NEEDED.search(event) is None:
                 heard.chunks += 1
                 continue
             try:
@@ -185,14 +174,14 @@ class ChatClient:
         if not has_end and heard.finish is None:
             raise _FaultError(ChatFault.BROKEN, "the answer stopped before its end")
 
-    def _take(self, heard: ChatAnswer, told: Mapping[str, Any]) -> None:
-        if "error" in told:
-            raise _FaultError(ChatFault.SERVER, error_message(json.dumps(told)) or "an error event")
-        heard.timings = mapping(told.get("timings")) or heard.timings
-        heard.usage = mapping(told.get("usage")) or heard.usage
-        heard.model = as_text(told.get("model")) or heard.model
-        heard.build = as_text(told.get("system_fingerprint")) or heard.build
-        choices = told.get("choices")
+    def _take(self, heard: ChatAnswer, given: Mapping[str, Any]) -> None:
+        if "error" in given:
+            raise _FaultError(ChatFault.SERVER, error_message(json.dumps(given)) or "an error event")
+        heard.timings = mapping(given.get("timings")) or heard.timings
+        heard.usage = mapping(given.get("usage")) or heard.usage
+        heard.model = as_text(given.get("model")) or heard.model
+        heard.build = as_text(given.get("system_fingerprint")) or heard.build
+        choices = given.get("choices")
         choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
         heard.finish = as_text(choice.get("finish_reason")) or heard.finish
         delta = mapping(choice.get("delta")) or mapping(choice.get("message"))

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
-from specdash.core.errors import UsageError
 from specdash.core.readings import Failure, FailureKind
 from specdash.core.target import normalise_url
+from specdash.llama.blocking import bearer
 from specdash.llama.server_answers import (
     ParseError,
     error_message,
@@ -73,8 +73,7 @@ class LlamaClient:
         server that is asked."""
         self._what = what
         self._key = target.api_key
-        if self._key is not None and not (self._key.isascii() and self._key.isprintable()):
-            raise UsageError("the API key holds characters that cannot be part of one")
+        bearer(self._key)
         self._http = Http(
             normalise_url(target.url),
             self._key,
