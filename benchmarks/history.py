@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import pickle
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -152,9 +153,11 @@ def write_hour(seen: Seen, path: Path) -> dict[str, Any]:
     cpu = time.process_time() - cpu
     writer.end(TimelineEvent(START + 3600, EventKind.RECORDER, "recording ended", ref="ended"))
     writer.close()
-    with Store(path, read_only=False) as store:
+    with Store(path) as store:
         (stats,) = store.stats().targets
-        store.vacuum()
+    connection = sqlite3.connect(path)
+    connection.execute("VACUUM")
+    connection.close()
     return {
         "file_mb_per_day": round(file_bytes(path) * 24 / 1e6, 2),
         "blocks_mb_per_day": round(stats.block_bytes * 24 / 1e6, 2),

@@ -117,11 +117,6 @@ def test_stats_say_that_a_file_is_damaged(record: Path) -> None:
 
 
 @pytest.mark.usefixtures("record")
-def test_vacuum_says_what_it_gained() -> None:
-    assert "given back" in out("vacuum")
-
-
-@pytest.mark.usefixtures("record")
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -135,7 +130,6 @@ def test_vacuum_says_what_it_gained() -> None:
         (("query", "--target", "http://elsewhere"), 3, f"no such target is in the record; recorded: {URL}"),
         (("query", "--since", "-3d", "--until", "-2d"), 1, "nothing is recorded about"),
         (("stats", "--file", "/nowhere/history.db"), 3, "no record"),
-        (("vacuum", "--file", "/nowhere/history.db"), 3, "no record"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_with_its_exit_code(words: tuple[str, ...], code: int, said: str) -> None:

@@ -17,6 +17,7 @@ from specdash.backend.journal import ApplyLock, journal_file
 from specdash.backend.trial import read_trial
 from specdash.control.change import Apply, Trial
 from specdash.control.connection import RemoteError, RunnerConnection, runner_of, runners
+from specdash.control.plan import ApplyOptions
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.paths import apply_journal_file, trial_file
@@ -196,9 +197,6 @@ def test_a_change_that_was_refused_does_not_stand_in_the_way_of_the_next(rig: Ri
 
 
 def trial_change(rig: Rig, trial: Trial, **configuration: str) -> ApplyOutcome:
-
-    from specdash.control.plan import ApplyOptions
-
     options = ApplyOptions(drain_timeout_s=10, health_timeout_s=30, settle_s=0)
     return Apply(trial.plan(configuration), options, lambda _: None, rig.env, trial=trial).run().outcome
 

@@ -42,7 +42,6 @@ def commands(url: str, directory: Path) -> Iterator[list[str]]:
         yield ["history", "stats", "--check"]
         yield ["incident", *named, "--last", "90s", "--output", str(directory / f"bundle-{number}.tar.gz")]
         yield ["replay", "--headless", "--json"]
-        yield ["history", "vacuum"]
 
 
 @pytest.mark.timeout(240)

@@ -1,6 +1,5 @@
 """The record stays within its bounds of age and size, whatever is written."""
 
-import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -104,20 +103,3 @@ def test_the_newest_survives_even_where_the_bound_is_absurd(tmp_path: Path) -> N
     writer.close()
     with Store(path) as store:
         assert store.span(URL) is not None
-
-
-@pytest.mark.slow
-def test_vacuum_gives_free_pages_back(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    writer = Writer(path, URL, Bounds(3650.0, 10**9))
-    writer.begin(event(START), set())
-    for number in range(100):
-        writer.write(batch(START + number * 130.0, number, 300))
-    writer.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM blocks WHERE last < ?", (START + 90 * 130,))
-    connection.close()
-    with Store(path, read_only=False) as store:
-        before = list(store.readings(URL, 0, 4e9))
-        assert store.vacuum() > 100_000
-        assert list(store.readings(URL, 0, 4e9)) == before

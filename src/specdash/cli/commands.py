@@ -46,7 +46,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("check", "check", "judge the server once, or for a while; exit codes as Nagios wants them"),
     Command("baseline", "baseline", "measure decode without speculation, to know what speculation gains"),
     Command("record", "record.record", "keep the record without a screen, as a service"),
-    Command("history", "record.history", "query the record, its size, and shrink it"),
+    Command("history", "record.history", "query the record, and its size"),
     Command("replay", "record.replay", "the dashboard on the record: what happened before you looked"),
     Command("incident", "record.incident", "write a bundle of what happened, without secrets"),
     Command("gguf", "gguf", "what a GGUF file is, whether it is whole, and what it needs"),

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
@@ -101,11 +101,15 @@ def cancelled_by_signals(apply: Cancellable) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[Flag]:
-    """While inside, signals end nothing: what is being brought back must come back. What is yielded is set when
-    the end was asked for meanwhile."""
-    with _signals_go_to(Stoppable(lambda _: "the recovery goes on to its end")) as part:
+def answered(answer: Callable[[int], str]) -> Iterator[Flag]:
+    """While inside, a signal gets an answer and ends nothing. The flag that is yielded is set by the first one."""
+    with _signals_go_to(Stoppable(answer)) as part:
         yield part.asked
+
+
+def undisturbed() -> AbstractContextManager[Flag]:
+    """While inside, signals end nothing: what is being brought back must come back."""
+    return answered(lambda _: "the recovery goes on to its end")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings, say
-from specdash.core.errors import ExitCode, UsageError
+from specdash.core.errors import ExitCode
 from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, plain, table
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         _common(action)
         if name == "list":
             continue
-        action.add_argument("slot", metavar="SLOT", help="the slot's number, starting at 0")
+        action.add_argument("slot", type=int, metavar="SLOT", help="the slot's number, starting at 0")
         if name != "erase":
             action.add_argument("file", metavar="FILE", help="the file's name, without a directory")
         if name == "restore":
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         _, seen = slots.look(target)
         print_answer(*_listed(target.url, seen), as_json=args.json)
         return ExitCode.OK
-    plan = slots.plan(target, slots.SlotAction(args.action), _number(args.slot), args.file, unchecked=args.unchecked)
+    plan = slots.plan(target, slots.SlotAction(args.action), args.slot, args.file, unchecked=args.unchecked)
     for warning in plan.warnings:
         say(warning)
     if args.dry_run:
@@ -73,12 +73,6 @@ def run(args: argparse.Namespace) -> int:
         done = slots.carry_out(plan)
         print_answer(json_of(done), done.sentence, as_json=args.json)
     return ExitCode.OK
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 6:
-        raise UsageError(f"slot {text!r}: must be a number from 0")
-    return int(text)
 
 
 def _listed(url: str, seen: Slots | None) -> tuple[dict[str, Any], list[str]]:

@@ -6,11 +6,11 @@ import errno
 import os
 import signal
 import sys
-import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from specdash.backend.env_store import read_env
 from specdash.cli.changes.services import add_model_options, bootstrap_texts, env_files_of
+from specdash.cli.signals import answered
 from specdash.control.keeper import Keeper
 from specdash.control.services import setup, units
 from specdash.control.services.clients import client_view
@@ -41,12 +41,21 @@ def run(args: argparse.Namespace) -> int:
         print(f"wrote {path}", flush=True)
     roles = _roles(args, env_files)
     sockets = _listening(read_env(env_files[Role.PROXY]).values) if Role.PROXY in roles else []
-    with Keeper() as keeper, _Signals(keeper) as signals:
+    asked_by: list[int] = []
+
+    def end(number: int) -> str:
+        asked_by.append(number)
+        if len(asked_by) == 1:
+            return "ending: the proxy lets its requests finish; another one ends all at once"
+        keeper.kill()
+        return "ending all at once"
+
+    with Keeper() as keeper, answered(end) as asked:
         for role in roles:
             shared = sockets if role is Role.PROXY else ()
             keeper.start_service(role, env_files[role], os.environ, sockets=shared)
         ended, clients = None, None
-        while ended is None and not signals.asked.wait(_LOOK_S):
+        while ended is None and not asked.wait(_LOOK_S):
             ended = next((kept for kept in keeper.kept.values() if not kept.is_alive()), None)
             if clients is None and (seen := client_view({role: env_files[role] for role in roles})) and seen.ready:
                 clients = seen
@@ -58,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             keeper.stop(role)
         if ended is not None:
             return ended.code or ExitCode.FAILED
-        return ExitCode.OK if signals.asked_by == signal.SIGTERM else ExitCode.INTERRUPTED
+        return ExitCode.OK if asked_by[0] == signal.SIGTERM else ExitCode.INTERRUPTED
 
 
 def _roles(args: argparse.Namespace, env_files: Mapping[Role, Path]) -> list[Role]:
@@ -86,32 +95,3 @@ def _listening(values: Mapping[str, str]) -> list[socket.socket]:
                 f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
             ) from None
         raise InputError(f"PROXY_HOST={host}, PROXY_PORT={port}: cannot listen there ({error.strerror})") from None
-
-
-class _Signals:
-    """Ctrl-C, SIGTERM and SIGHUP: the first asks for the end, the second cuts it short."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self.asked = threading.Event()
-        self.asked_by = 0
-        self._keeper = keeper
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._take)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _take(self, number: int, _frame: object) -> None:
-        if self.asked.is_set():
-            self._keeper.kill()
-            return
-        self.asked_by = number
-        self.asked.set()
-        text = b"\nspecdash: ending: the proxy lets its requests finish; Ctrl-C again ends all at once\n"
-        os.write(sys.stderr.fileno(), text)

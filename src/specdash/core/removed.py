@@ -44,6 +44,7 @@ REMOVED_COMMANDS: Mapping[str, str] = {
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",
     "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
+    "history vacuum": "the recorder gives the space of deleted entries back by itself, bit by bit",
     "keys": "`?` shows the keys of each screen, and docs/keys.md the ids by which config.toml changes them",
     "recover": "nothing is left to recover: the backend finishes or undoes what was cut short by itself, at its next "
     "start at the latest; `specdash applies` lists what became of it",

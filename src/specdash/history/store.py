@@ -339,11 +339,11 @@ class Store:
     Every method raises InputError where the file is damaged.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises InputError when there is no record at `path`, or it cannot be read."""
         self.path = path
         self._lock = threading.RLock()
-        self._connection = connect(path, read_only=read_only)
+        self._connection = connect(path, read_only=True)
         self._stills: dict[str, Any] = {}
         self._blocks: dict[int, _Block] = {}
         self.damaged = 0
@@ -518,21 +518,6 @@ class Store:
     def stats(self) -> Stats:
         """What is in the record."""
         return stats_of(self.path, self._rows, self.span)
-
-    def vacuum(self) -> int:
-        """Give free pages back to the file system; the bytes that were gained. Needs a store opened for writing.
-
-        Raises InputError while others hold the record for too long.
-        """
-        before = file_bytes(self.path)
-        with self._lock:
-            try:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                self._connection.execute("VACUUM")
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            except sqlite3.OperationalError as error:
-                raise InputError(f"{self.path}: cannot be compacted now: {error}") from error
-        return max(0, before - file_bytes(self.path))
 
     def check(self) -> str:
         """What is wrong with the file, "" when it is sound. Reads all of it."""

@@ -1,4 +1,4 @@
-"""`specdash history`: what is in the record, as text, CSV or JSON, and its upkeep (docs/history.md)."""
+"""`specdash history`: what is in the record, as text, CSV or JSON (docs/history.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _ACTIONS = {
     "query": "print the charted series: mean, minimum and maximum of each step",
     "events": "list alerts, applies, restarts, and interruptions of the recording",
     "stats": "show what is recorded, since when, and how much space it takes",
-    "vacuum": "give the space of deleted entries back to the file system",
 }
 
 
@@ -59,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
     path = Path(args.file) if args.file is not None else paths.history_file(os.environ)
     try:
-        with Store(path, read_only=args.action != "vacuum" or not path.exists()) as store:
-            return {"query": _query, "events": _events, "stats": _stats, "vacuum": _vacuum}[args.action](store, args)
+        with Store(path) as store:
+            return {"query": _query, "events": _events, "stats": _stats}[args.action](store, args)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.OK
@@ -196,12 +195,6 @@ def _target_lines(stats: TargetStats) -> list[str]:
         f"  series per {sizes}",
         f"  {stats.alerts} alerts, {stats.events} events",
     ]
-
-
-def _vacuum(store: Store, _args: argparse.Namespace) -> int:
-    gained = store.vacuum()
-    print(f"{store.path}: {gained / 1e6:.1f} MB given back")
-    return ExitCode.OK
 
 
 def _whole_span(store: Store, target: str) -> str:
