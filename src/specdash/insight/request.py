@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, plausible_rate, speed
@@ -64,16 +64,13 @@ class DraftTally(Struct, frozen=True):
 
     def _with(self, other: DraftTally, sign: int) -> DraftTally:
         positions = zip_longest(self.per_position, other.per_position, fillvalue=0)
+        traced = (mine + sign * its for mine, its in zip(astuple(self)[4:], astuple(other)[4:], strict=True))
         return DraftTally(
             self.drafted + sign * other.drafted,
             self.accepted + sign * other.accepted,
             None if self.steps is None or other.steps is None else self.steps + sign * other.steps,
-            tuple(mine + sign * its for mine, its in positions) if self.per_position or other.per_position else (),
-            self.replays + sign * other.replays,
-            self.replayed + sign * other.replayed,
-            self.replay_s + sign * other.replay_s,
-            self.span_s + sign * other.span_s,
-            self.span_calls + sign * other.span_calls,
+            tuple(mine + sign * its for mine, its in positions),
+            *traced,
         )
 
     @property
