@@ -54,8 +54,8 @@ def requests(
                 decode_tokens=drafted,
                 draft_generated=drafted,
                 draft_accepted=accepted,
-                told_rates=rates[::-1],
-                told_ttft_s=10 / speed * rng.lognormvariate(0, noise),
+                proxy_rates=rates[::-1],
+                proxy_ttft_s=10 / speed * rng.lognormvariate(0, noise),
             )
         )
         began += 2.5

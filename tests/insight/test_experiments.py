@@ -144,10 +144,10 @@ def test_events_that_tell_of_something_else_do_not_count_and_none_counts_twice()
     samples = Samples()
     for bad in ({"outcome": Ended.ERROR}, {"retries": 1}, {"held_s": 3.0}, {"duration_s": None}):
         samples.add_event(event(T, "x", **bad))
-    assert not samples.told
+    assert not samples.reported
     for _ in range(3):
         samples.add_event(event(T, "x"))
-    assert len(samples.told) == 1
+    assert len(samples.reported) == 1
 
 
 def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None:
@@ -162,7 +162,7 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
     first = told(experiments).measures
     assert counts(experiments) == (200, 200)
     assert len(experiments.samples.logged) == KEPT
-    assert len(experiments.samples.told) == KEPT
+    assert len(experiments.samples.reported) == KEPT
     experiments.samples.add_logged(*logged(T + 9000, decode_ms=1.0))
     assert told(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
 
@@ -243,12 +243,12 @@ def measured(before: list[ServedRequest], after: list[ServedRequest]) -> dict[Me
 
 
 def test_a_difference_that_two_starts_of_one_configuration_have_is_none() -> None:
-    before = [replace(request, told_rates=(None, 50.0)) for request in requests(random.Random(3), T, 30)]
-    after = [replace(request_sample, told_rates=(None, 50.9)) for request_sample in before]
+    before = [replace(request, proxy_rates=(None, 50.0)) for request in requests(random.Random(3), T, 30)]
+    after = [replace(request_sample, proxy_rates=(None, 50.9)) for request_sample in before]
     found = measured(before, after)[MeasureName.DECODE]
     assert found.verdict is ExperimentVerdict.UNCLEAR
     assert found.change == pytest.approx(0.018)
-    faster = [replace(request_sample, told_rates=(None, 51.1)) for request_sample in before]
+    faster = [replace(request_sample, proxy_rates=(None, 51.1)) for request_sample in before]
     assert measured(before, faster)[MeasureName.DECODE].verdict is ExperimentVerdict.BETTER
 
 

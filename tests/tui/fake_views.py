@@ -109,7 +109,7 @@ PREFIX = PrefixCachePicture(
             prompt_total_tokens=5123 + 731 * i % 9000,
             prompt_cached=(4100 + 600 * i) % 5100 if i % 4 else 0,
             processed_tokens=320 + 40 * i if i % 4 else 5123 + 731 * i % 9000,
-            told_ttft_s=0.11 + 0.02 * i if i % 4 else 1.31 + 0.05 * i,
+            proxy_ttft_s=0.11 + 0.02 * i if i % 4 else 1.31 + 0.05 * i,
             similarity=0.93 - 0.02 * i if i % 4 else 0.04,
         )
         for i in range(18)

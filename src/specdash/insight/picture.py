@@ -128,7 +128,7 @@ class ReplayFigures(Struct, frozen=True):
 
     basis: str = ""
     """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; "" for neither. Only a
-    trace tells replays apart."""
+    trace has replays apart."""
     steps: int = 0
     """Verification steps, replays not counted."""
     replays: int = 0

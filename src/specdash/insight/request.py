@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, plausible_rate, speed
@@ -64,16 +64,13 @@ class DraftTally(Struct, frozen=True):
 
     def _with(self, other: DraftTally, sign: int) -> DraftTally:
         positions = zip_longest(self.per_position, other.per_position, fillvalue=0)
+        traced = (mine + sign * its for mine, its in zip(astuple(self)[4:], astuple(other)[4:], strict=True))
         return DraftTally(
             self.drafted + sign * other.drafted,
             self.accepted + sign * other.accepted,
             None if self.steps is None or other.steps is None else self.steps + sign * other.steps,
-            tuple(mine + sign * its for mine, its in positions) if self.per_position or other.per_position else (),
-            self.replays + sign * other.replays,
-            self.replayed + sign * other.replayed,
-            self.replay_s + sign * other.replay_s,
-            self.span_s + sign * other.span_s,
-            self.span_calls + sign * other.span_calls,
+            tuple(mine + sign * its for mine, its in positions),
+            *traced,
         )
 
     @property
@@ -179,8 +176,8 @@ class ServedRequest(Struct):
     """LOG or PROXY_EVENTS. Only the proxy knows the four that follow."""
     session: str | None = None
     purpose: RequestPurpose | None = None
-    told_ttft_s: float | None = None
-    told_rates: tuple[float | None, float | None] = (None, None)
+    proxy_ttft_s: float | None = None
+    proxy_rates: tuple[float | None, float | None] = (None, None)
     """Prefill and decode speed, in tokens per second."""
     changed: str | None = None
     """What the proxy says of its prompt: see `core.proxy_events.PromptChange`."""
@@ -248,13 +245,13 @@ class ServedRequest(Struct):
     def prefill_rate(self) -> float | None:
         """Prompt tokens processed per second; None where they are too few to tell."""
         of_log = self.source is Source.LOG
-        return speed(self.processed_tokens, self.prompt_ms, PREFILL) if of_log else self.told_rates[0]
+        return speed(self.processed_tokens, self.prompt_ms, PREFILL) if of_log else self.proxy_rates[0]
 
     @property
     def decode_rate(self) -> float | None:
         """Generated tokens per second; None where they are too few to tell."""
         of_log = self.source is Source.LOG
-        return speed(self.decode_steps, self.decode_ms, DECODE) if of_log else self.told_rates[1]
+        return speed(self.decode_steps, self.decode_ms, DECODE) if of_log else self.proxy_rates[1]
 
     @property
     def decode_steps(self) -> int | None:
@@ -264,7 +261,7 @@ class ServedRequest(Struct):
     @property
     def ttft_s(self) -> float | None:
         """Time to the first token as the client had it, else the time that the prompt took."""
-        return self.told_ttft_s if self.source is not Source.LOG else _seconds(self.prompt_ms)
+        return self.proxy_ttft_s if self.source is not Source.LOG else _seconds(self.prompt_ms)
 
     @property
     def decode_s(self) -> float | None:
@@ -273,7 +270,7 @@ class ServedRequest(Struct):
 
     @property
     def duration_s(self) -> float:
-        """How long it ran; 0 where nothing tells."""
+        """How long it ran; 0 where that is not known."""
         if self.started_s is not None and self.at_s is not None and self.at_s >= self.started_s:
             return self.at_s - self.started_s
         parts = (self.prompt_ms or 0.0) + (self.decode_ms or 0.0)
@@ -318,8 +315,8 @@ def of_event(event: RequestEvent) -> ServedRequest:
         source=Source.PROXY_EVENTS,
         session=event.session or None,
         purpose=_purpose(event),
-        told_ttft_s=event.ttft_s if 0.0 < (event.ttft_s or 0.0) < inf else None,
-        told_rates=rates,
+        proxy_ttft_s=event.ttft_s if 0.0 < (event.ttft_s or 0.0) < inf else None,
+        proxy_rates=rates,
         changed=event.changed,
         changed_at=event.changed_at,
         known_share=event.known_share,
@@ -340,7 +337,7 @@ def _seconds(ms: float | None) -> float | None:
     return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
 
 
-# Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers.
+# Finished requests as samples: what each shows of speed and acceptance, and when it ran. Bounded; outlives servers.
 
 
 KEPT = 4096
@@ -355,7 +352,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.logged: deque[ServedRequest] = deque(maxlen=KEPT)
-        self.told: dict[tuple[str, float], ServedRequest] = {}
+        self.reported: dict[tuple[str, float], ServedRequest] = {}
         """The proxy's reports by request and time of arrival: its file may be read twice."""
         self.left: deque[float] = deque(maxlen=KEPT)
         """When requests of the log were cancelled, because their client left or gave up; Unix times."""
@@ -377,11 +374,11 @@ class Samples:
         if event.retries or (event.held_s or 0.0) > HELD_S:
             return
         key = (event.request_id, event.at)
-        if key in self.told:
+        if key in self.reported:
             return
-        while len(self.told) >= KEPT:
-            del self.told[next(iter(self.told))]
-        self.told[key] = of_event(event)
+        while len(self.reported) >= KEPT:
+            del self.reported[next(iter(self.reported))]
+        self.reported[key] = of_event(event)
         self.version += 1
 
     def leave_out(self, tasks: Collection[int], near: float) -> None:
