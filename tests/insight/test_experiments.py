@@ -144,10 +144,10 @@ def test_events_that_tell_of_something_else_do_not_count_and_none_counts_twice()
     samples = Samples()
     for bad in ({"outcome": Ended.ERROR}, {"retries": 1}, {"held_s": 3.0}, {"duration_s": None}):
         samples.add_event(event(T, "x", **bad))
-    assert not samples.told
+    assert not samples.from_proxy
     for _ in range(3):
         samples.add_event(event(T, "x"))
-    assert len(samples.told) == 1
+    assert len(samples.from_proxy) == 1
 
 
 def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None:
@@ -162,7 +162,7 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
     first = told(experiments).measures
     assert counts(experiments) == (200, 200)
     assert len(experiments.samples.logged) == KEPT
-    assert len(experiments.samples.told) == KEPT
+    assert len(experiments.samples.from_proxy) == KEPT
     experiments.samples.add_logged(*logged(T + 9000, decode_ms=1.0))
     assert told(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
 

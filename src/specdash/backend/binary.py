@@ -198,7 +198,7 @@ def key_of(source: str) -> str | None:
 
 def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str) -> list[Finding]:
     """A parameter that an engine does not have: refused where the server would be another one without it, else left out
-    with a warning where somebody set it."""
+    with a warning where it is set."""
     asked, key = assigned.source != DEFAULT, key_of(assigned.source)
     named = setting(key or parameter.key, parameter, assigned.value)
     if parameter.name in ESSENTIAL or (asked and (parameter in SPECULATION or assigned.source == EXTRA_ARGS)):
@@ -211,11 +211,11 @@ def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str)
 def _refused(word: str, known: Engine) -> Finding:
     """An argument of LLAMA_EXTRA_ARGS that the build does not take."""
     flag = canonical(word)
-    said = f"{EXTRA_ARGS}: {known.words} has no {word}"
+    message = f"{EXTRA_ARGS}: {known.words} has no {word}"
     if flag in known.removed:
         advice = _ADVICE.search(known.texts[flag])
-        said, fix = f"{EXTRA_ARGS}: {known.words} removed {word}", advice.group(1) if advice else "remove it"
+        message, fix = f"{EXTRA_ARGS}: {known.words} removed {word}", advice.group(1) if advice else "remove it"
     else:
         close = difflib.get_close_matches(flag.partition("=")[0], known.flags, n=1, cutoff=0.8)
         fix = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
-    return error(LACKS, said, EXTRA_ARGS, fix)
+    return error(LACKS, message, EXTRA_ARGS, fix)

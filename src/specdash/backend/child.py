@@ -1,7 +1,7 @@
 """A child process that cannot outlive us: started in a session of its own, killed by the kernel when its parent dies.
 
 The command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and then become
-the command; so no code of ours runs between fork and exec of a process with threads. The kernel's promise is tied to
+the command; so none of our code runs between fork and exec of a process with threads. The kernel's promise is tied to
 the thread that started the child: call `Child.start` from a thread that lives as long as the child should.
 
 The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).

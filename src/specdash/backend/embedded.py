@@ -1,7 +1,7 @@
 """Backend settings as `xllamacpp.CommonParams`, and the child process that runs that server.
 
 The parent renders the settings to plain assignments (`assignments`) and hands them to `python -m
-specdash.backend.embedded` in one environment variable; the child applies them and serves until it is told to stop.
+specdash.backend.embedded` in one environment variable; the child applies them and serves until it is stopped.
 Secrets travel in variables of their own, so that the assignments may be printed.
 """
 

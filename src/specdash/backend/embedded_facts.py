@@ -1,6 +1,6 @@
 """The devices of the installed xllamacpp, and CUDA's order of the GPUs: `python -m specdash.backend.embedded_facts`.
 
-A process of its own: the import costs memory that nobody gets back, and a broken library must not take us with it.
+A process of its own: the import costs memory that is never given back, and a broken library must not take us with it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def free_port(host: str) -> int:
-    """A port nobody listens on now."""
+    """A port that is free now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         return int(server.getsockname()[1])
@@ -200,7 +200,7 @@ _CANNOT_START = frozenset(
         *("nextn-layers", "draft-architecture", "vocabulary", "recurrent-draft"),
     )
 )
-"""Rules whose errors no server is started with, whoever asks for it."""
+"""Rules whose errors no server is started with."""
 
 
 def make_plan(
@@ -273,7 +273,7 @@ def write_run_record(
         refused=plan.refused or None,
         start_check=start_check,
     )
-    # What a runner left that was killed while it wrote: nobody writes a note of its name again.
+    # What a runner left that was killed while it wrote: no note of its name is written again.
     files.sweep(directory)
     files.sweep(ended_records_dir())
     path = directory / f"{pid}.json"

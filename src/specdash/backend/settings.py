@@ -32,7 +32,7 @@ from specdash.core.structs import Masked
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
+# LLAMA_EXTRA_ARGS: split as a shell would, known flags apart from the rest, removed flags refused.
 
 SOURCE = "LLAMA_EXTRA_ARGS"
 _CHAIN = "llama_spec_type"

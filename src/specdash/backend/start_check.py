@@ -1,4 +1,4 @@
-"""Did it really speculate? Looked at by the runner after every start and every swap, in a thread that nobody waits for.
+"""Did it really speculate? Looked at by the runner after every start and every swap, in a thread of its own.
 
 The first verdict comes as soon as the server is ready, from its slots and from what it printed; the second after a
 short completion. A server that sleeps is not woken, a router is asked nothing, and no user waits long for a probe.
@@ -44,7 +44,7 @@ ANSWER_S = 5.0
 
 
 class ServerPromise(Masked, Struct, frozen=True):
-    """What a backend env says of the server it makes. `speculates` is None where that cannot be told."""
+    """What a backend env says of the server it makes. `speculates` is None where that is not known."""
 
     hidden = ("key",)
 

@@ -146,9 +146,9 @@ class BackendPoller:
         model: str | None = None,
         slept_since: Callable[[float], bool] = lambda _: False,
     ) -> None:
-        """`files` looks into the paths that the server tells, where they are paths of this machine. `model` is the one
+        """`files` looks into the paths that the server gives, where they are paths of this machine. `model` is the one
         that the user named, of a router; else of a router's models the resident one that was used last is looked at.
-        `slept_since` tells whether specdash itself was kept from looking for much of the time since a moment."""
+        `slept_since`: whether specdash itself was kept from looking for much of the time since a moment."""
         self._client = client
         self._files = files
         self._publish = publish

@@ -81,7 +81,7 @@ class EndpointCheck(Struct, frozen=True):
 
 
 class LogCheck(Struct, frozen=True):
-    """The log file: whether it can be read, and what it shows that the server was told to log."""
+    """The log file: whether it can be read, and what it shows that the server was set to log."""
 
     path: str | None
     failure: str | None = None
@@ -126,7 +126,7 @@ def check(target: Target) -> Checkup:
 
 
 def check_log(path: str | None) -> LogCheck:
-    """Read what the tail would begin with, and judge what the server was told to log."""
+    """Read what the tail would begin with, and judge what the server was set to log."""
     if path is None:
         return LogCheck(None, "no log file is known")
     from specdash.llama.log.parser import LogParser

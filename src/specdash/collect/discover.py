@@ -275,7 +275,7 @@ def place(url: str) -> tuple[str, int]:
 
 
 def concerns(url: str | None, here: tuple[str, int]) -> bool:
-    """Whether what tells this address is about the server at that place; what tells none is about every server."""
+    """Whether what gives this address is about the server at that place; what gives none is about every server."""
     try:
         return url is None or place(url) == here
     except ValueError:

@@ -292,7 +292,7 @@ class GpuCollector:
 
 
 class GpuLook(Struct, frozen=True):
-    """All GPUs at one moment, and what matters of them together. What no driver tells is None."""
+    """All GPUs at one moment, and what matters of them together. What no driver has is None."""
 
     gpus: tuple[Gpu, ...] = ()
     absent: str = ""

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 DRAFT_PARAMETER = "spec-draft-model"
 PATIENCE_S = 0.5
-"""How long an answer of the server waits for what its files say; what comes later is told with the next answer."""
+"""How long an answer of the server waits for what its files say; what comes later is in the next answer."""
 _NAME = re.compile(r"[\w.-]{1,40}")
 _Key = tuple[str, int, int]
 
 
 class ModelFiles:
-    """Adds to what a server says of itself what its models' files say. `target` tells which server that is by now."""
+    """Adds to what a server says of itself what its models' files say. `target` gives the server of now."""
 
     def __init__(self, target: Callable[[], Target]) -> None:
         self._target = target
@@ -77,7 +77,7 @@ def outline_of(path: str) -> ModelOutline | None:
 
 
 def _key(path: str | None, pid: int | None) -> _Key | None:
-    """What tells one file from another, None for one that cannot be seen. A relative path is one of the process."""
+    """What distinguishes files, None for one that cannot be seen. A relative path is one of the process."""
     import psutil
 
     try:

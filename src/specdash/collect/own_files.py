@@ -26,7 +26,7 @@ PERIOD_S = 1.0
 """Seconds between two looks. A trial is noted before its first restart, and that is to be known before it is seen: who
 sees a server that does not answer looks again first (`hub.Hub`)."""
 KEPT, BASELINES_KEPT = 200, 1000
-"""The newest records are told, so many."""
+"""So many of the newest records are given."""
 MAX_LINE_BYTES = 1024 * 1024
 """A longer line is no record."""
 MAX_BYTES = 4 << 20

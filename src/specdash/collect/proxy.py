@@ -84,7 +84,7 @@ class ProxyPoller:
 
 
 UAP = "UAP"
-"""What stands for the version of a proxy that tells none and answers as the UAP proxy does."""
+"""What stands for the version of a proxy that has none and answers as the UAP proxy does."""
 
 _UAP_FIELDS = frozenset({"active_session_id", "last_input_tokens", "utilization", "loop_protection"})
 

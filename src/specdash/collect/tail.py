@@ -24,9 +24,9 @@ MAX_READ_BYTES = 1024 * 1024
 
 
 class TailChunk(Struct, frozen=True):
-    """What one read yielded: `data` is new, `more` tells that there is more to read at once.
+    """What one read yielded: `data` is new, `more`: there is more to read at once.
 
-    `replaced` marks the first data of another file, or of the same one begun anew; what came before belongs to the old.
+    `replaced` marks the first data of another file, or of the same one begun again; what came before is the old one's.
     `failure` says why nothing can be read now; it goes away by itself when the file comes back.
     """
 
@@ -54,7 +54,7 @@ class LogTail:
         """Unix time of the last write to the file, None while it is not open or not read to its end."""
         self._to_line_start = False
         self._replaced = False
-        """The next data is the first of another file, or of the same one begun anew."""
+        """The next data is the first of another file, or of the same one begun again."""
         self._was_cut = False
         """The file has become shorter, and nothing has been read of it since."""
         self._may_be_old = True

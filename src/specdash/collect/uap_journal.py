@@ -73,11 +73,11 @@ _ROWS: tuple[tuple[Guardrail, GuardrailAction, str, dict[str, Any]], ...] = (
 _PATTERNS = tuple((guardrail, action, _compiled(text), facts) for guardrail, action, text, facts in _ROWS)
 _SHARES = frozenset({"utilisation", "target"})
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "None": None}
-"""What it writes as its upstream said it, in the words of the Messages API."""
+"""What it writes as its upstream worded it, in the words of the Messages API."""
 
 
 def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEvent | SessionView | None:
-    """The guardrail action, the end of a request or the context use that a line tells, None for any other line.
+    """The guardrail action, the end of a request or the context use that a line has, None for any other line.
 
     `at` (Unix time, now unless given) counts when the line has no time stamp. Stamps are local time. Never raises.
     """
@@ -94,7 +94,7 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEv
         return SessionView("", when, **counts)
     if (found := _RESPONSE.match(message)) is not None:
         reason = _STOP_REASONS.get(found["finish"], found["finish"])
-        # It writes 0 tokens where its upstream told no number.
+        # It writes 0 tokens where its upstream gave no number.
         tokens = int(found["tokens"]) or None
         unknown: dict[str, Any] = dict.fromkeys(("stream", "strict", "status", "retries", "tool_calls", "guardrails"))
         return RequestEvent(when, "", "", "", stop_reason=reason, completion_tokens=tokens, **unknown)

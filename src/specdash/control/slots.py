@@ -182,7 +182,7 @@ def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
 
 
 def carry_out(plan: SlotPlan) -> SlotChange:
-    """Do it. Raises `RefusedError` with what the server said, `NotWrittenError` when it could not save,
+    """Do it. Raises `RefusedError` with the words of the server, `NotWrittenError` when it could not save,
     `UnreachableError` when it broke off."""
     began = time.monotonic()
     target, action, slot, saves = plan.target, plan.action, plan.slot, plan.action is SlotAction.SAVE

@@ -244,7 +244,7 @@ class RequestTally:
         return copied
 
     def _take(self, samples: Samples) -> None:
-        requests: Sequence[ServedRequest] = samples.logged or [*samples.told.values()]
+        requests: Sequence[ServedRequest] = samples.logged or [*samples.from_proxy.values()]
         newest = max((request.ended for request in islice(reversed(requests), 64)), default=0.0)
         seen, self._seen = self._seen, max(newest, self._seen or 0.0)
         if seen is None:

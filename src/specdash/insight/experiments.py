@@ -212,15 +212,15 @@ _KINDS = (
 LOG, EVENTS = "log", "proxy events"
 
 
-def compare(logged: Sides, told: Sides) -> tuple[MeasureComparison, ...]:
+def compare(logged: Sides, from_proxy: Sides) -> tuple[MeasureComparison, ...]:
     """All measures, each from the better source: the log, or the proxy's events."""
-    return tuple(_measure(kind, logged, told) for kind in _KINDS)
+    return tuple(_measure(kind, logged, from_proxy) for kind in _KINDS)
 
 
-def _measure(kind: _Kind, logged: Sides, told: Sides) -> MeasureComparison:
-    sources = [(LOG, logged), (EVENTS, told)]
+def _measure(kind: _Kind, logged: Sides, from_proxy: Sides) -> MeasureComparison:
+    sources = [(LOG, logged), (EVENTS, from_proxy)]
     if kind.name is MeasureName.TTFT:
-        sources = [(EVENTS, told), ("log: prompt time", logged)]
+        sources = [(EVENTS, from_proxy), ("log: prompt time", logged)]
     counted = [(name, _known(kind, before), _known(kind, after)) for name, (before, after) in sources]
     # The first source that suffices, else the one that is nearest to it.
     name, before, after = max(counted, key=lambda pair: min(len(pair[1]), len(pair[2]), ENOUGH))
@@ -262,14 +262,14 @@ def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
     return ExperimentSide(len(values), middle, quantile(values, 0.25), quantile(values, 0.75))
 
 
-def caveats(measures: Sequence[MeasureComparison], logged: Sides, told: Sides) -> tuple[str, ...]:
+def caveats(measures: Sequence[MeasureComparison], logged: Sides, from_proxy: Sides) -> tuple[str, ...]:
     """What makes the comparison unfair, in sentences without a full stop, the weightiest first."""
     verdicts = {measure.name: measure.verdict for measure in measures}
     acceptance, decode = verdicts.get(MeasureName.ACCEPTANCE), verdicts.get(MeasureName.DECODE)
     found = []
     if {acceptance, decode} == {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}:
         found.append(f"acceptance got {acceptance} and decode {decode}: speed counts, acceptance only explains it")
-    sides = logged if min(map(len, logged)) >= min(map(len, told)) else told
+    sides = logged if min(map(len, logged)) >= min(map(len, from_proxy)) else from_proxy
     return (*found, *_differences(sides)) if min(map(len, sides)) >= LEAST else tuple(found)
 
 
@@ -346,8 +346,8 @@ class Experiments:
         if kept is None or kept.record != records[index]:
             kept = self._kept = _Kept(records[index])
         both = spans(records, index)
-        logged, told = self.samples.logged, self.samples.told.values()
-        sides = _sides(both, kept.sides[0], logged, LATE_S), _sides(both, kept.sides[1], told, 0.0)
+        logged, from_proxy = self.samples.logged, self.samples.from_proxy.values()
+        sides = _sides(both, kept.sides[0], logged, LATE_S), _sides(both, kept.sides[1], from_proxy, 0.0)
         if sides != kept.sides or not kept.measures:
             kept.sides, kept.measures = sides, compare(*sides)
             kept.caveats = caveats(kept.measures, *sides)

@@ -128,7 +128,7 @@ class ReplayFigures(Struct, frozen=True):
 
     basis: str = ""
     """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; "" for neither. Only a
-    trace tells replays apart."""
+    trace shows replays."""
     steps: int = 0
     """Verification steps, replays not counted."""
     replays: int = 0
@@ -327,7 +327,7 @@ SERIES_COLUMNS = 60
 class GuardrailCount(Struct, frozen=True):
     """Actions of one guardrail. `guardrail` is a value of `core.proxy_events.Guardrail`, or a newer proxy's name.
 
-    `total` and `actions` count since the proxy's start where it tells, else what was read of its events.
+    `total` and `actions` count since the proxy's start where it counts them, else what was read of its events.
     """
 
     guardrail: str

@@ -273,7 +273,7 @@ class ServedRequest(Struct):
 
     @property
     def duration_s(self) -> float:
-        """How long it ran; 0 where nothing tells."""
+        """How long it ran; 0 where that is unknown."""
         if self.started_s is not None and self.at_s is not None and self.at_s >= self.started_s:
             return self.at_s - self.started_s
         parts = (self.prompt_ms or 0.0) + (self.decode_ms or 0.0)
@@ -340,7 +340,7 @@ def _seconds(ms: float | None) -> float | None:
     return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
 
 
-# Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers.
+# Finished requests as samples: what each shows of speed and acceptance, and when it ran. Bounded; outlives servers.
 
 
 KEPT = 4096
@@ -355,7 +355,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.logged: deque[ServedRequest] = deque(maxlen=KEPT)
-        self.told: dict[tuple[str, float], ServedRequest] = {}
+        self.from_proxy: dict[tuple[str, float], ServedRequest] = {}
         """The proxy's reports by request and time of arrival: its file may be read twice."""
         self.left: deque[float] = deque(maxlen=KEPT)
         """When requests of the log were cancelled, because their client left or gave up; Unix times."""
@@ -377,11 +377,11 @@ class Samples:
         if event.retries or (event.held_s or 0.0) > HELD_S:
             return
         key = (event.request_id, event.at)
-        if key in self.told:
+        if key in self.from_proxy:
             return
-        while len(self.told) >= KEPT:
-            del self.told[next(iter(self.told))]
-        self.told[key] = of_event(event)
+        while len(self.from_proxy) >= KEPT:
+            del self.from_proxy[next(iter(self.from_proxy))]
+        self.from_proxy[key] = of_event(event)
         self.version += 1
 
     def leave_out(self, tasks: Collection[int], near: float) -> None:

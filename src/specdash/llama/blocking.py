@@ -102,7 +102,7 @@ class BlockingClient(Masked, Struct, frozen=True):
             raise SpecdashError(f"{self.url}{path}: {error}; is this llama-server?") from None
 
     def complete(self, body: Mapping[str, Any], timeout: float, name: str) -> dict[str, Any]:
-        """What POST /completion tells. Raises `SpecdashError` in which the server is called `name`."""
+        """What POST /completion answers. Raises `SpecdashError` in which the server is called `name`."""
         try:
             reply = self.post("/completion", body, timeout)
         except TimeoutError:
@@ -117,8 +117,8 @@ class BlockingClient(Masked, Struct, frozen=True):
         """The text's tokens, by default with those that stand at the beginning of any text; None where the server does
         not tell. Raises OSError."""
         found = self._object("/tokenize", {"content": words, "add_special": special, "parse_special": True}, timeout)
-        told = found.get("tokens")
-        return told if isinstance(told, list) and all(isinstance(entry, int) for entry in told) else None
+        tokens = found.get("tokens")
+        return tokens if isinstance(tokens, list) and all(isinstance(entry, int) for entry in tokens) else None
 
     def tokenised(self, words: str, *, special: bool = True) -> list[int]:
         """The same. Raises `UnreachableError` when no server answers, `SpecdashError` where there are no tokens."""

@@ -88,16 +88,18 @@ class ChatAnswer(Struct):
     @property
     def cached_tokens(self) -> int | None:
         """Those of the prompt that needed no work."""
-        told = natural(self.timings.get("cache_n"))
+        count = natural(self.timings.get("cache_n"))
         return (
-            told if told is not None else natural(mapping(self.usage.get("prompt_tokens_details")).get("cached_tokens"))
+            count
+            if count is not None
+            else natural(mapping(self.usage.get("prompt_tokens_details")).get("cached_tokens"))
         )
 
     @property
     def predicted_tokens(self) -> int | None:
         """Generated tokens; by `timings`, else by `usage`."""
-        told = natural(self.timings.get("predicted_n"))
-        return told if told is not None else natural(self.usage.get("completion_tokens"))
+        count = natural(self.timings.get("predicted_n"))
+        return count if count is not None else natural(self.usage.get("completion_tokens"))
 
 
 class ChatClient:
@@ -163,11 +165,11 @@ class ChatClient:
             )
         if "text/event-stream" not in answer.headers.get("content-type", ""):
             # An answer in one piece, of a server that does not stream.
-            told = (await answer.whole()).json
+            event = (await answer.whole()).json
             heard.done_s = time.monotonic()
-            if not isinstance(told, dict) or not ("choices" in told or "error" in told):
+            if not isinstance(event, dict) or not ("choices" in event or "error" in event):
                 raise _FaultError(ChatFault.GARBAGE, "the answer is no chat completion; is this llama-server?")
-            self._take(heard, told)
+            self._take(heard, event)
             return
         has_end = False
         async for event in answer.events():
@@ -185,14 +187,14 @@ class ChatClient:
         if not has_end and heard.finish is None:
             raise _FaultError(ChatFault.BROKEN, "the answer stopped before its end")
 
-    def _take(self, heard: ChatAnswer, told: Mapping[str, Any]) -> None:
-        if "error" in told:
-            raise _FaultError(ChatFault.SERVER, error_message(json.dumps(told)) or "an error event")
-        heard.timings = mapping(told.get("timings")) or heard.timings
-        heard.usage = mapping(told.get("usage")) or heard.usage
-        heard.model = as_text(told.get("model")) or heard.model
-        heard.build = as_text(told.get("system_fingerprint")) or heard.build
-        choices = told.get("choices")
+    def _take(self, heard: ChatAnswer, event: Mapping[str, Any]) -> None:
+        if "error" in event:
+            raise _FaultError(ChatFault.SERVER, error_message(json.dumps(event)) or "an error event")
+        heard.timings = mapping(event.get("timings")) or heard.timings
+        heard.usage = mapping(event.get("usage")) or heard.usage
+        heard.model = as_text(event.get("model")) or heard.model
+        heard.build = as_text(event.get("system_fingerprint")) or heard.build
+        choices = event.get("choices")
         choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
         heard.finish = as_text(choice.get("finish_reason")) or heard.finish
         delta = mapping(choice.get("delta")) or mapping(choice.get("message"))

@@ -34,7 +34,7 @@ def engine_lacks(plan: Plan) -> Iterator[Finding]:
     yield from lacking(plan.settings, plan.engine) if plan.engine is not None else ()
 
 
-# Memory: one source of what is free, for the context that fits and for what is said of it.
+# Memory: one source of what is free, for the context that fits and for the words on it.
 
 _NARROW = 0.95
 _HELD = ("KV cache", "recurrent state")

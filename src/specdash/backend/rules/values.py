@@ -43,12 +43,12 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
         what = f"{around.env_file}: {problem.strerror or problem}"
         yield error("env-file", what, fix="make it a file you can read")
     for entry in envfile.parse(envfile.decode(data)).entries:
-        if (said := entry.problem) is not None:
-            message = f"{around.env_file}:{entry.line}: {said.what}"
-            yield error("env-line", message, said.key, said.fix or "mend the line")
+        if (found := entry.problem) is not None:
+            message = f"{around.env_file}:{entry.line}: {found.what}"
+            yield error("env-line", message, found.key, found.fix or "mend the line")
     for key, text in values.items():
-        if (said := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
-            yield error("env-value", said.what, key, said.fix)
+        if (found := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
+            yield error("env-value", found.what, key, found.fix)
 
 
 def unknown_keys(role: Role, values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:

@@ -300,7 +300,7 @@ def ab(args: argparse.Namespace) -> int:
         must_be_meant(bed.values, candidates)
         notes = with_notes(bed.values, candidates)
         if args.rounds == 1:
-            notes.append("one round tells nothing of how much boots differ: no verdict; --rounds 2 is the least")
+            notes.append("one round does not show how much boots differ: no verdict; --rounds 2 is the least")
         return TrialRun(args, bed, candidates, schedule).run(notes, lambda work: _report(work, args, notes))
 
 

@@ -160,9 +160,9 @@ def ending_lines(end: RunEnd, prepared: PreparedRun, directory: Path) -> list[st
     elif outcome is not None and outcome.improved:
         lines.append(f"better: {outcome.chosen.name}, {gain(outcome.gain, outcome.low, outcome.high)}")
         run = read_run(directory)
-        told = measured_gain(run, outcome.chosen) if run is not None else None
-        if told is not None:
-            lines.append(f"  measured  {gain(told.gain, told.low, told.high)} by its own boots alone")
+        gained = measured_gain(run, outcome.chosen) if run is not None else None
+        if gained is not None:
+            lines.append(f"  measured  {gain(gained.gain, gained.low, gained.high)} by its own boots alone")
         lines += [f"  {key}={value}" if value else f"  {key} unset" for key, value in end.settings]
         lines.append(f"  texts     {end.texts or 'not compared'}")
         lines.append(f"  apply it  {apply_command(end.settings)}")
@@ -465,7 +465,7 @@ def abort() -> int:
 
 _EPILOG = (
     "Exit code 0: something better was found and confirmed; 14: nothing better was found, the original is untouched; "
-    "1: nothing could be measured, or the run failed; 3, 4, 7: bad input, nobody answers, refused before anything was "
+    "1: nothing could be measured, or the run failed; 3, 4, 7: bad input, no answer, refused before anything was "
     "touched; 12: the service could not be put back; 130: stopped, and put back."
 )
 

@@ -52,7 +52,7 @@ def plan_lines(plan: ApplyPlan, env: Mapping[str, str]) -> list[str]:
 
 
 def confirm(question: str, yes: bool, what: str) -> bool:
-    """Whether to go on: by `--yes`, or asked on the terminal. Raises `UsageError` where nobody can be asked."""
+    """Whether to go on: by `--yes`, or asked on the terminal. Raises `UsageError` where no one can be asked."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -92,12 +92,12 @@ class StepPrinter:
 
 
 def report(record: ApplyRecord, *, as_json: bool, shown: ApplyPlan | None = None) -> None:
-    """The end of it: the record on stdout as JSON, or a few lines of text, without what `shown` has said already."""
+    """The end of it: the record on stdout as JSON, or a few lines of text, without what `shown` has already."""
     if as_json:
         print(json.dumps(json_of(record), sort_keys=True))
         return
-    said = {finding.line for finding in shown.findings} if shown is not None else set()
-    for warning in (warning for warning in record.warnings if warning not in said):
+    known = {finding.line for finding in shown.findings} if shown is not None else set()
+    for warning in (warning for warning in record.warnings if warning not in known):
         say(f"warning: {warning}")
     what, where = f"{record.kind} {record.number}", f" at {record.failed_step}" if record.failed_step else ""
     if record.outcome is ApplyOutcome.APPLIED:

@@ -1,4 +1,4 @@
-"""What a whole log tells: requests, warnings, speculation, checkpoints, prompt cache, and the server that wrote it."""
+"""What a whole log holds: requests, warnings, speculation, checkpoints, prompt cache, and the server that wrote it."""
 
 from __future__ import annotations
 

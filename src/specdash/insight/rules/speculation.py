@@ -334,7 +334,7 @@ def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
         return []
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
     sides = []
-    for side in (scene.samples.told.values(), scene.samples.logged):
+    for side in (scene.samples.from_proxy.values(), scene.samples.logged):
         newest = (one for one in islice(reversed(side), COMPARED) if one.began >= since)
         usable = [one for one in newest if one.draft_accepted is not None]
         sides.append([one for one in usable if (one.draft_generated or 0) >= LEAST_DRAFTED])

@@ -203,7 +203,7 @@ def derive(
 
 
 def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType, ...], main: SpecType) -> _Own:
-    """The drafter's figures: of the window, else since the start; its own in a chain, where the log tells them."""
+    """The drafter's figures: of the window, else since the start; its own in a chain, where the log has them."""
     if len(chain) > 1:
         figures = next((figure for figure in state.log.drafting.figures() if figure.type == main.name), None)
         # Where checkpoints are restored, these count replays too.

@@ -138,7 +138,7 @@ def explained(problems: tuple[str, ...]) -> StartFailure | None:
 
 
 def unseen(state: TargetState) -> str:
-    """What is missing to see requests and drafts, "" where something tells of them: /metrics, the log or the proxy."""
+    """What is missing to see requests and drafts, "" where something shows them: /metrics, the log or the proxy."""
     known, metrics = state.last_known, state.latest.get(Source.METRICS)
     if metrics is None or metrics.value is not None or state.counters.last is not None:
         return ""

@@ -143,7 +143,7 @@ def chain_of(state: TargetState) -> tuple[SpecType, ...]:
 
 
 def asked_length(state: TargetState, kind: SpecType) -> int | None:
-    """The longest draft that a type was started with, or has by nature; None where nothing tells."""
+    """The longest draft that a type was started with, or has by nature; None where that is unknown."""
     given = dict(state.target.parameters).get(kind.max_parameter or "")
     printed = state.log.implementations.get(kind.name, {}).get("n_max")
     return whole(given) or whole(printed) or kind.fixed_draft_length

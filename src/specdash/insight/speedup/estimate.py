@@ -1,7 +1,7 @@
 """The arithmetic of the speed-up: what requests did, what they would have taken, and where it breaks even. Pure.
 
 The estimate is Leviathan et al. 2023 (arXiv 2211.17192): tokens per step over the cost of a step, with the parts of
-that cost measured where the log tells them, and bounded where it does not. Method and limits: docs/speedup.md.
+that cost measured where the log has them, and bounded where it does not. Method and limits: docs/speedup.md.
 """
 
 from __future__ import annotations

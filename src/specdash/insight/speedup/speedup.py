@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 PREFILL_SHARE = 0.1
-"""A request whose decode ran beside other prompts' prefill for more of its time tells nothing of decode."""
+"""A request whose decode ran beside other prompts' prefill for more of its time says nothing of decode."""
 TOUCH_S = 0.02
 """Requests that follow each other overlap by so much in a log that is dated to the millisecond."""
 
@@ -77,7 +77,7 @@ MOST = 96
 EVERY_S = 2.0
 """Requests that end within so long are one change, where there are many: dozens a second would be computed at each."""
 LEAST_TOKENS = 8
-"""A shorter answer tells nothing of speed."""
+"""A shorter answer says nothing of speed."""
 REQUEST_SPREAD = 0.5
 """Standard deviation of the logarithm of one request's speed-up, where too few have ended to tell: what text and
 context make of it is less."""
@@ -128,7 +128,7 @@ def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool
     started = _started(state, now, wall)
     samples = state.experiments.samples
     every: list[ServedRequest] = []
-    for source in (samples.logged, samples.told.values()):
+    for source in (samples.logged, samples.from_proxy.values()):
         for sample in reversed(source):
             if sample.ended < wall - HELD_S or len(every) >= 2 * MOST:
                 break
@@ -145,7 +145,7 @@ def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool
 
 
 def _started(state: TargetState, now: float, wall: float) -> float:
-    """When the running server began, in Unix time; no moment where nothing tells."""
+    """When the running server began, in Unix time; no moment where that is unknown."""
     uptime = state.uptime(now, wall)
     restarts = [record.ended_at for record in state.experiments.records if record.downtime_s is not None]
     return max([*restarts[-1:], *([wall - uptime] if uptime is not None else [])], default=-inf)
@@ -300,8 +300,8 @@ def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[dict[in
 
 
 def _is_unseen(looks: Sequence[tuple[float, int]], sample: ServedRequest, profile: dict[int, float]) -> bool:
-    """Whether others ran beside it that no sample tells of: cancelled ones, and those still running. `looks` are how
-    many slots were at work, by Unix time."""
+    """Whether others ran beside it without a sample: cancelled ones, and those still running. `looks` are how many
+    slots were at work, by Unix time."""
     first = bisect_left(looks, sample.ended - (sample.decode_s or 0.0), key=itemgetter(0))
     busy = [count for _, count in islice(looks, first, bisect_right(looks, sample.ended, key=itemgetter(0)))]
     return len(busy) >= 2 and sum(busy) / len(busy) > (_mean_count([profile]) or 1.0) + 0.5
