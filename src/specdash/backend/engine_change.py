@@ -177,7 +177,7 @@ class EngineChange:
         limit = min(_PROBE_S, journal.health_timeout_s)
         deadline = time.monotonic() + min(limit, _RUNNER_S)
         while (known := self.child.check) is not None and known.pending and time.monotonic() < deadline:
-            # Said again and again: a clock runs, and a trial whose client is gone ends with it.
+            # Repeated: a clock runs, and a trial whose client is gone ends with it.
             self._steps.say("waiting for its first completion")
             self._steps.wait(LOOK_S)
         if known is not None and not known.pending and not known.probe_problem and known.probe_tokens:

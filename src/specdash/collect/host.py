@@ -109,7 +109,7 @@ class HostCollector:
         if self._port is None:
             why = "the server runs on another machine"
         if had_one:
-            # Whatever serves the port next is another process, to be looked for at once.
+            # What serves the port next is another process, to be looked for at once.
             why, self._sought_at = "the process has ended", -math.inf
         self._watch = None
         return Reading.unknown(Source.PROCESS, self._clock(), FailureKind.UNAVAILABLE, why)

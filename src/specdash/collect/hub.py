@@ -181,7 +181,7 @@ class LoopThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End within a second, whatever hangs."""
+        """End within a second, even if something hangs."""
         if self._root is not None:
             # Only the root: it ends its children in order, and the library's own tasks are for the library to end.
             self._in_loop(self._root.cancel)
@@ -256,7 +256,7 @@ class Hub(LoopThread):
         super().start()
 
     def stop(self) -> None:
-        """End within a second, whatever hangs; no sink is called afterwards."""
+        """End within a second, even if something hangs; no sink is called afterwards."""
         self.bus.close()
         super().stop()
 

@@ -97,7 +97,7 @@ def _check(key: str, value: str) -> None:
 
 
 def _masked_lines(text: str) -> list[str]:
-    """The text's lines with their secrets masked; one that differs ends in a mark that tells it from others."""
+    """The text's lines with their secrets masked; one that differs ends in a mark of its own."""
     lines: list[str] = []
     for entry in parse(text).entries:
         written = entry.raw.removesuffix(entry.newline)

@@ -374,7 +374,7 @@ PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
     _arg(_T, "OVERRIDE_TENSOR", "--override-tensor", "where tensors are kept: pattern=buffer, comma-separated"),
     _arg(_T, "REASONING", "--reasoning", "thinking in the chat",
          on="always", off="never", auto="as the chat template says"),
-    _arg(_T, "REASONING_EFFORT", "--reasoning-effort", "effort the chat template is told, as 'low' or 'high'"),
+    _arg(_T, "REASONING_EFFORT", "--reasoning-effort", "effort for the chat template, as 'low' or 'high'"),
     _arg(_S, "REASONING_PRESERVE", "--reasoning-preserve", "keep the reasoning of all messages, not of the last alone"),
     _arg(_S, "RERANKING", "--reranking", "serve reranking"),
     _arg(_T, "RPC", "--rpc", "RPC servers, host:port, comma-separated"),

@@ -327,7 +327,7 @@ SERIES_COLUMNS = 60
 class GuardrailCount(Struct, frozen=True):
     """Actions of one guardrail. `guardrail` is a value of `core.proxy_events.Guardrail`, or a newer proxy's name.
 
-    `total` and `actions` count since the proxy's start where it tells, else what was read of its events.
+    `total` and `actions` count since the proxy's start where it counts them, else what was read of its events.
     """
 
     guardrail: str

@@ -37,7 +37,7 @@ CONNECT_DEADLINE_S = 1.0
 
 
 async def question(http: Http, path: str, deadline_s: float, **more: Any) -> HttpReply | Failure:
-    """The answer whatever its status, or why there is none; see `Http.ask`."""
+    """The answer of any status, or why there is none; see `Http.ask`."""
     try:
         return await http.ask(path, deadline_s, most_bytes=MAX_BODY_BYTES, **more)
     except HttpError as error:
@@ -118,7 +118,7 @@ class LlamaClient:
         return await self.ask("/models", parse_models, deadline_s)
 
     async def get(self, path: str, deadline_s: float = DEFAULT_DEADLINE_S) -> HttpReply | Failure:
-        """GET any path: the answer whatever its status, or why there is none."""
+        """GET any path: the answer of any status, or why there is none."""
         return await question(self._http, path, deadline_s)
 
     async def aclose(self) -> None:

@@ -157,7 +157,7 @@ class Http:
         headers: Mapping[str, str] = NO_HEADERS,
         most_bytes: int = MOST_BYTES,
     ) -> HttpReply:
-        """The answer to GET, or to POST where there is a `body`, which goes as JSON, whatever the answer's status.
+        """The answer to GET, or to POST where there is a `body`, which goes as JSON, of any status.
 
         Raises `HttpError`.
         """

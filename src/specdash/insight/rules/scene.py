@@ -48,6 +48,7 @@ class PictureSample(Struct, frozen=True):
     on_trial: bool = False
     """Settings are tried on the server."""
     process: ProcessTree | None = None
+    """Without its command line."""
     busy: int | None = None
     """Slots at work."""
     totals: Mapping[str, float] = field(default_factory=dict)
@@ -243,7 +244,7 @@ def sample_of(picture: Picture) -> PictureSample:
         state=backend.state,
         wall=picture.wall,
         on_trial=picture.trial is not None and picture.trial.alive,
-        process=backend.process,
+        process=replace(backend.process, command=()) if backend.process is not None else None,
         busy=sum(slot.phase != "idle" for slot in backend.slots) if backend.slots is not None else None,
         totals={**dict(backend.counters), **({"accepted_tokens": accepted} if accepted is not None else {})},
         live=dict(picture.log.live),

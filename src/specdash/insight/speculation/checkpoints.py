@@ -81,7 +81,7 @@ def way_of(state: TargetState) -> tuple[Rollback | None, str]:
         if found is Rollback.CHECKPOINT or not (start_seen or done):
             return found, why
     if start_seen:
-        return Rollback.CHECKPOINT, "the server said at its start that it uses checkpoints"
+        return Rollback.CHECKPOINT, "the server printed at its start that it uses checkpoints"
     return (Rollback.CHECKPOINT, "the log shows restores and replays") if done else (None, _unknown(state, model))
 
 
@@ -174,7 +174,7 @@ def _verdict(way: Rollback | None, figures: ReplayFigures) -> str:
         length += f", not the {figures.mean_accepted_length:.1f} that the server prints"
     if figures.basis != "trace":
         most = f"at most {percent(figures.lost_share)} of decode time goes into replays" if figures.lost_share else ""
-        return f"{_capital(length)}{'; ' if most else ''}{most} (LLAMA_TRACE=1 tells what replays take)."
+        return f"{_capital(length)}{'; ' if most else ''}{most} (LLAMA_TRACE=1 shows what replays take)."
     if not figures.replays:
         return f"{_capital(length)}; no draft was rejected."
     if figures.lost_share is None:
