@@ -15,8 +15,6 @@ import msgspec.structs
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
     ActiveView,
-    Guardrail,
-    GuardrailAction,
     GuardrailEvent,
     RequestOutcome,
     RequestPhase,
@@ -25,7 +23,6 @@ from specdash.core.proxy_events import (
 )
 from specdash.core.proxy_lines import ContextLine, context_text, line_text, note_text
 from specdash.proxy.answer.assembler import Cost
-from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.prompts import PromptBook
 from specdash.system.files import put
 
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from specdash.core.proxy_events import RequestEvent
     from specdash.proxy.answer.assembler import AnswerAssembler
     from specdash.proxy.answer.blocks import Usage
+    from specdash.proxy.guardrails import GuardrailNote
     from specdash.proxy.sessions import ProxySession, SessionStore
     from specdash.proxy.settings import ProxySettings
 
@@ -279,12 +277,6 @@ class Telemetry:
             to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
         )
         _log(*note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id))
-
-    def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
-        """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
-        active.session.overflows += 1
-        facts = {"overflows": active.session.overflows, "prompt": tokens, "window": maximum}
-        self.note(active, active.session, GuardrailNote(Guardrail.CONTEXT_PRUNE, GuardrailAction.DETECTED, facts))
 
     def finish(
         self,

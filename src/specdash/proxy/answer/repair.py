@@ -38,7 +38,7 @@ _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON o
 _NOT_READ = "(A tool call is left out here: it could not be read.)"
 
 
-class Verdict(Struct, frozen=True):
+class AnswerVerdict(Struct, frozen=True):
     """What a complete answer is; all unset for a good one.
 
     `fault` is the guardrail that found something wrong. EMPTY_RESPONSE: the model stopped without a word or a call.
@@ -55,7 +55,7 @@ class Verdict(Struct, frozen=True):
         return self.fault is Guardrail.MALFORMED_TOOL
 
 
-_GOOD = Verdict()
+_GOOD = AnswerVerdict()
 
 
 # One call of the upstream: its bytes as pieces.
@@ -164,7 +164,7 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
         turn.session.malformed_streak = 0
 
 
-def _judged(turn: Turn, attempt: Attempt) -> Verdict:
+def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
     """Judge a complete answer."""
     if attempt.stop_text is not None or attempt.has_repeated:
         return _GOOD
@@ -176,7 +176,7 @@ def _judged(turn: Turn, attempt: Attempt) -> Verdict:
         offered = {tool.name: tool for tool in tools}
         for at, call in enumerate(calls, 1):
             if fault := call_fault(call, offered, is_cut=is_truncated and at == len(calls)):
-                return Verdict(Guardrail.MALFORMED_TOOL, fault)
+                return AnswerVerdict(Guardrail.MALFORMED_TOOL, fault)
         if not calls and attempt.limit != 0:
             written = (
                 written_at_end(text, offered, is_truncated=is_truncated, seed=turn.message_id)
@@ -184,23 +184,23 @@ def _judged(turn: Turn, attempt: Attempt) -> Verdict:
                 else echoed_rules(text)
             )
             if written is not None:
-                return Verdict(Guardrail.MALFORMED_TOOL if written.fault else None, written.fault, written)
+                return AnswerVerdict(Guardrail.MALFORMED_TOOL if written.fault else None, written.fault, written)
         if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated:
             detail = "tool_choice demands a call, and none came"
             missing = ToolUseFault("missing_call", request.tool_choice.name, detail)
-            return Verdict(Guardrail.MALFORMED_TOOL, missing, Written(len(text)))
+            return AnswerVerdict(Guardrail.MALFORMED_TOOL, missing, Written(len(text)))
     if not is_truncated and not calls and not text.strip():
-        return Verdict(Guardrail.EMPTY_RESPONSE)
+        return AnswerVerdict(Guardrail.EMPTY_RESPONSE)
     if (
         settings.guardrail_retry
         and is_unexpected_end(request, text, calls, answer.finish_reason)
         and not has_been_added_to(turn.request.messages, text)
     ):
-        return Verdict(Guardrail.UNEXPECTED_END)
+        return AnswerVerdict(Guardrail.UNEXPECTED_END)
     return _GOOD
 
 
-def _made_real(turn: Turn, verdict: Verdict, attempt: Attempt) -> Iterator[Piece]:
+def _made_real(turn: Turn, verdict: AnswerVerdict, attempt: Attempt) -> Iterator[Piece]:
     """What was held of a good answer; calls that it wrote as text as real ones, and what stands before them."""
     written = verdict.written
     if verdict is _GOOD:
@@ -230,7 +230,7 @@ def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
             yield Arguments(index, arguments)
 
 
-async def _repaired(turn: Turn, guardrail: Guardrail, bad: Verdict, first: Attempt) -> Pieces:
+async def _repaired(turn: Turn, guardrail: Guardrail, bad: AnswerVerdict, first: Attempt) -> Pieces:
     """What completes a bad answer: the better one of another attempt, else the best use of this one."""
     shown, session, is_malformed = turn.given, turn.session, bad.is_malformed
     facts: dict[str, Any] = {}
@@ -271,7 +271,7 @@ async def _repaired(turn: Turn, guardrail: Guardrail, bad: Verdict, first: Attem
         yield piece
 
 
-def _made_do(turn: Turn, bad: Verdict, first: Attempt, held: str) -> Iterator[Piece]:
+def _made_do(turn: Turn, bad: AnswerVerdict, first: Attempt, held: str) -> Iterator[Piece]:
     """The best use of a bad answer. A client refuses a call that it does not know or whose input does not fit, with an
     error that the model can read and mend.
     """
@@ -287,7 +287,7 @@ def _made_do(turn: Turn, bad: Verdict, first: Attempt, held: str) -> Iterator[Pi
         turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
 
 
-async def _retried(turn: Turn, bad: Verdict, first: Attempt, number: int) -> Attempt | None:
+async def _retried(turn: Turn, bad: AnswerVerdict, first: Attempt, number: int) -> Attempt | None:
     """Ask again; None when the answer is not better. What is good of it is the draft."""
     body = turn.prepared.body
     wants_call = bad.fault is Guardrail.UNEXPECTED_END

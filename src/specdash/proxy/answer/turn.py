@@ -250,15 +250,17 @@ class Turn:
         self, outcome: RequestOutcome, status: int, error_type: str | None, error: ApiError | None = None
     ) -> None:
         """The client has the answer, or the turn ended without a complete one. Only the first call counts."""
-        telemetry, active, is_done = self.proxy.telemetry, self.active, outcome is RequestOutcome.OK
+        active, is_done = self.active, outcome is RequestOutcome.OK
         if active.ended:
             return
         if isinstance(error, PromptTooLongError):
-            telemetry.overflow(active, error.tokens, error.maximum)
+            self.session.overflows += 1
+            facts = {"overflows": self.session.overflows, "prompt": error.tokens, "window": error.maximum}
+            self.note(Guardrail.CONTEXT_PRUNE, GuardrailAction.DETECTED, **facts)
         if is_done:
             # The last call alone: how full the context is has nothing to do with what its retries cost.
             self.session.turn_done(active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
-        telemetry.finish(
+        self.proxy.telemetry.finish(
             active,
             outcome=outcome,
             status=status,

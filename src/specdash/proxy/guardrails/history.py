@@ -48,8 +48,7 @@ def instruction_of(message: Message) -> str:
     """What a user asks for in words; empty for results of tools and for reminders of the client."""
     if message.role != "user" or results_of(message):
         return ""
-    texts = (without_reminders(block["text"]).strip() for block in message.content if block["type"] == "text")
-    return "\n".join(filter(None, texts))
+    return "\n".join(filter(None, (without_reminders(text).strip() for text in texts_of(message))))
 
 
 def recalled(messages: Sequence[Message], start: int, end: int) -> str:
@@ -80,6 +79,11 @@ def with_text(message: Message, *texts: str) -> Message:
 def digest(*values: Any) -> str:
     """A short name of JSON values; equal for equal values, in any order of their keys."""
     return blake2b(msgspec.json.encode(values, order="sorted"), digest_size=12).hexdigest()
+
+
+def texts_of(message: Message) -> list[str]:
+    """The texts of a message."""
+    return [block["text"] for block in message.content if block["type"] == "text"]
 
 
 def calls_of(message: Message) -> list[Block]:
@@ -146,8 +150,7 @@ def _boundary(messages: Sequence[Message], keep_last: int) -> int:
 
 def _name(message: Message) -> str:
     """The words and calls of the message. Thinking is left out: clients drop it from older turns."""
-    texts = [block["text"] for block in message.content if block["type"] == "text"]
-    return digest(texts, [[call["id"], call["name"], call["input"]] for call in calls_of(message)])
+    return digest(texts_of(message), [[call["id"], call["name"], call["input"]] for call in calls_of(message)])
 
 
 # Estimates of prompt tokens from the size of what is sent; the session's scale calibrates them with real counts.

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
-from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, results_of, with_text
+from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, results_of, texts_of, with_text
 from specdash.proxy.translate.translate import result_parts
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class _Turn:
     @cached_property
     def key(self) -> str:
         if not self.calls:
-            texts = (block["text"] for block in self.messages[0].content if block["type"] == "text")
-            return digest("text", "\n".join(texts).strip(), [instruction_of(message) for message in self.after])
+            words = "\n".join(texts_of(self.messages[0])).strip()
+            return digest("text", words, [instruction_of(message) for message in self.after])
         # Results as the model sees them.
         shown = {block["tool_use_id"]: [bool(block.get("is_error")), result_parts(block)] for block in self.results}
         return digest("tools", sorted(digest(c["name"], c["input"], shown.get(c["id"])) for c in self.calls))

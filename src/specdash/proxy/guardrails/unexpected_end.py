@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from specdash.proxy.guardrails.history import calls_of, instruction_of
+from specdash.proxy.guardrails.history import calls_of, instruction_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -190,8 +190,7 @@ def has_been_added_to(messages: Sequence[Message], text: str) -> bool:
             continue
         if any(str(call.get("id", "")).startswith(ADDED_ID) for call in calls_of(message)):
             return True
-        earlier = "\n".join(block["text"] for block in message.content if block["type"] == "text")
-        if ending and _ending(earlier) == ending:
+        if ending and _ending("\n".join(texts_of(message))) == ending:
             return True
     return False
 
