@@ -290,7 +290,9 @@ class _SettingsReader:
         for name in DRAFT_SOURCES:
             self._assign(BY_NAME[name])
         types, spec_source, auto = self._speculation()
-        # Each `LLAMA_DRAFT_*` is a key of the parameters that the types of the chain read for it.
+        # Each `LLAMA_DRAFT_*` is a key of the parameters that the types of the chain read for it, within its bounds.
+        for key in KNOBS:
+            self._ours(key)
         self.knobs = {target: key for key in KNOBS for kind in types if (target := kind.knob(key)) is not None}
         for parameter in ENGINE:
             if parameter.name not in DRAFT_SOURCES:
