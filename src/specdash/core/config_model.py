@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from specdash.core.config import BY_NAME, SETTINGS, TARGET_KEYS, Resolved, Setting, near
 from specdash.core.errors import InputError, UsageError
-from specdash.core.log_places import PATTERN, check_place
+from specdash.core.log_places import check_place
 from specdash.core.target import is_over_ssh, machine_and_server, normalise_url
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _kind(setting: Setting) -> Any:
     if setting.name == "keys":
         return Annotated[dict[str, Any], BeforeValidator(_flat)]
     if setting.name in ("log", "proxy_log"):
-        return Annotated[str, Field(min_length=1, json_schema_extra={"pattern": PATTERN}), AfterValidator(check_place)]
+        return Annotated[str, Field(min_length=1), AfterValidator(check_place)]
     return Annotated[str, Field(min_length=1)]
 
 

@@ -9,8 +9,6 @@ PROGRAMS = ("journal", "docker", "podman")
 _NAME = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9:_.@\\-]*")
 STANDARD_INPUT = "-"
 PLACES = "a file, journal:UNIT, docker:NAME, podman:NAME, or - for standard input"
-PATTERN = f"^(?!({'|'.join(PROGRAMS)}):)|^({'|'.join(PROGRAMS)}):{_NAME.pattern}$"
-"""Of a JSON Schema."""
 
 
 def program_and_name(place: str) -> tuple[str, str] | None:
