@@ -186,7 +186,7 @@ def test_standard_input_is_a_log_while_the_keys_come_from_the_terminal(tmp_path:
     with Terminal(["sh", "-c", f"tail -n +1 -f {log} | {dashboard}"], columns=120, rows=36) as terminal:
         terminal.wait_for("DOWN")
         with log.open("a", encoding="utf-8") as file:
-            file.write("0.30.000.000 I srv          init: one line more\n")
+            file.write("0.30.000.000 W srv          init: one line more\n")
         terminal.wait_for("one line more", within_s=30)
         terminal.press("q")
         assert terminal.wait_exit() == 0

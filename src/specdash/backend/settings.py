@@ -382,11 +382,8 @@ class _SettingsReader:
         drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
         if found is None and not drafts:
             return (), DEFAULT, False
-        if found is None:
-            would = "the server would load the draft model and not speculate"
-            what = f"{drafts[0].source} is set but LLAMA_SPEC_TYPE is not: {would}"
-            raise InputError(what, "set LLAMA_SPEC_TYPE=auto (or a type, or none)", key=drafts[0].source)
-        text, source = found
+        # A draft model is named to be used: without a type it is what it was made for.
+        text, source = found or ("auto", "LLAMA_SPEC_TYPE")
         choice, auto = self.choice, is_auto(text)
         if auto and choice is None:
             return (), source, True

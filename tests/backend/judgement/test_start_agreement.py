@@ -90,7 +90,6 @@ ROWS = (
     Row("draft-dflash without a draft", "without", "settings", "draft_not_given", types="draft-dflash"),
     Row("draft-dspark without a draft", "without", "settings", "draft_not_given", types="draft-dspark"),
     Row("a chain of which one lacks its draft", "without", "settings", "draft_not_given", types="ngram-mod,draft-simple"),
-    Row("a draft without a type", "without", "settings", "draft_without_type", draft="draft"),
     Row("another EAGLE-3", "without", "draft-architecture", "eagle3_wrong_draft", types="draft-eagle3", draft="draft"),
     Row("a chain with another EAGLE-3", "without", "draft-architecture", "eagle3_wrong_draft",
         types="ngram-simple,draft-eagle3", draft="draft"),
