@@ -349,9 +349,6 @@ class LogBatch(Masked, Fact, frozen=True):
         return tuple(fact for _, facts in self.by_server for fact in facts)
 
 
-_DROPPED_AT_ONCE = 256
-
-
 class Series:
     """The newest (monotonic time, value) samples.
 
@@ -369,9 +366,8 @@ class Series:
         """Add one sample; None is a gap."""
         self._times.append(at)
         self._values.append(math.nan if value is None else float(value))
-        # A few more than are asked for, as it takes time to drop the oldest.
-        if (over := len(self._times) - self._capacity) >= _DROPPED_AT_ONCE:
-            del self._times[:over], self._values[:over]
+        if len(self._times) >= self._capacity + 256:
+            del self._times[:256], self._values[:256]
 
     def since(self, start: float) -> list[tuple[float, float]]:
         """Samples with time >= start, oldest first; gaps are NaN."""
