@@ -9,6 +9,7 @@ from specdash.core.records import Alert, AlertSeverity
 from specdash.core.target import Target
 from specdash.export.check_report import as_json, report, verdict
 from specdash.insight.rules.catalogue import runbook, shipped
+from specdash.llama.log import LINE_CLASSES
 from specdash.tui.action_table import read_keys
 from specdash.tui.view import View
 from specdash.tui.widgets.alerts import detail_lines
@@ -25,6 +26,12 @@ def an_alert(rule: str, names: tuple[tuple[str, str], ...] = (), **more: object)
 def texts(rule: str, names: tuple[tuple[str, str], ...] = ()) -> str:
     todo = runbook(SPECS[rule], an_alert(rule, names))
     return "\n".join((*todo.checks, todo.remedy, todo.meaning))
+
+
+def test_a_class_of_log_lines_that_is_named_is_one() -> None:
+    named = [word for rule in SPECS for word in re.findall(r"\bthe log: ([a-z]+_.*)", texts(rule))]
+    assert len(named) > 1
+    assert {name for words in named for name in words.split(", ")} <= LINE_CLASSES.keys()
 
 
 def test_no_placeholder_is_left_whose_value_is_known_and_those_unknown_are_clear() -> None:

@@ -114,7 +114,7 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     compared within classes of context length and work, so that another mix of work does not count.
 
     - acceptance by position in the speculation panel
-    - the log: draft_behind, draft_decode_failed, ngram_mod resetting
+    - the log: draft_degraded, draft_decode_failed, ngram_mod_reset
     - did clients change: temperature, another language, images?
 
     When it came with a build or a draft model, go back to the one before. When clients sample hotter or write something
@@ -235,7 +235,7 @@ def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     - does the same prompt at /v1/completions get drafts accepted? then the chat path is broken for this drafter
     - is the draft model of the same family and tokenizer? does another build of llama.cpp do it too?
-    - the log: draft_behind, draft_input_dropped, draft_decode_failed
+    - the log: draft_degraded, draft_decode_failed
     - never made: is LLAMA_DRAFT_P_MIN near 1? LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
 
     Switch speculation off until the drafter is right; then set it again and look at the first requests.
