@@ -93,7 +93,8 @@ def _as_json(plan: LaunchPlan) -> dict[str, Any]:
     choice = plan.settings.choice
     return {
         "engine": json_of(plan.engine, "kind path version reason"),
-        **json_of(plan, "url=settings.url log env_file argv rendered"),
+        **json_of(plan, "log env_file argv rendered"),
+        "url": plan.settings.url,
         "environment": plan.shown_environment,
         "parameters": plan.reasons,
         "speculation": dict(plan.speculation),

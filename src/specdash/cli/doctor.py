@@ -66,11 +66,14 @@ def to_json(checkup: Checkup, engine: EngineCheck | str, warnings: list[str]) ->
             }
             for endpoint in checkup.endpoints
         ],
-        "log": json_of(checkup.log, "path failure lines unrecognised verbosity llama_trace=traced_steps"),
+        "log": {
+            **json_of(checkup.log, "path failure lines unrecognised verbosity"),
+            "llama_trace": checkup.log.traced_steps,
+        },
         "gpu": _gpu_json(checkup.driver),
         "engines": [] if isinstance(engine, str) else [_engine_json(engine)],
         "engine_problem": engine if isinstance(engine, str) else None,
-        "process": json_of(checkup, "unavailable=process_failure gpu_memory_bytes=gpu_bytes"),
+        "process": {"unavailable": checkup.process_failure, "gpu_memory_bytes": checkup.gpu_bytes},
         "proxy": json_of(checkup.proxy),
         "missing": [json_of(remedy, "missing switch lights") for remedy in checkup.remedies],
         "warnings": warnings,
@@ -115,9 +118,15 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
 
 
 def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
-    engine = "kind=engine.kind version=engine.version path reason=engine.reason"
-    value: dict[str, Any] = json_of(engine_check, f"{engine} devices uses_gpu=usable verdict", chosen=True)
-    return value
+    engine = engine_check.engine
+    return {
+        **json_of(engine_check, "path devices verdict"),
+        "kind": engine.kind,
+        "version": engine.version,
+        "reason": engine.reason,
+        "uses_gpu": engine_check.usable,
+        "chosen": True,
+    }
 
 
 def _gpu_lines(driver: Driver) -> list[str]:

@@ -105,7 +105,10 @@ def _to_json(
         **json_of(plan, "left_out flat"),
         "calls": [
             {
-                **json_of(pair, "number prefix_chars=chars prompt_tokens=tokens reproduces"),
+                "number": pair.number,
+                "prefix_chars": pair.chars,
+                "prompt_tokens": pair.tokens,
+                "reproduces": pair.reproduces,
                 "cache_off": _reply_json(pair.off),
                 "cache_on": _reply_json(pair.on),
             }

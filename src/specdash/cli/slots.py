@@ -80,7 +80,15 @@ def _listed(url: str, seen: Slots | None) -> tuple[dict[str, Any], list[str]]:
     rows = [("SLOT", "STATE", "HOLDS", "OF", "SPECULATIVE")]
     found = []
     for slot in seen.slots if seen is not None else ():
-        found.append(json_of(slot, "id busy=is_processing tokens=n_prompt_tokens context=n_ctx speculative"))
+        found.append(
+            {
+                "id": slot.id,
+                "busy": slot.is_processing,
+                "tokens": slot.n_prompt_tokens,
+                "context": slot.n_ctx,
+                "speculative": slot.speculative,
+            }
+        )
         state, speculative = "busy" if slot.is_processing else "idle", {True: "yes", False: "no", None: UNKNOWN}
         rows.append(
             (str(slot.id), state, plain(slot.n_prompt_tokens), plain(slot.n_ctx), speculative[slot.speculative])

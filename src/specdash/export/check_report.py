@@ -205,10 +205,10 @@ def _limits(limits: Mapping[str, float]) -> str:
 def catalogue_json(rules: Iterable[Rule]) -> list[dict[str, Any]]:
     """All rules with their texts and limits."""
     return [
-        json_of(
-            spec,
-            "rule=id family title severity enabled raise_after_s clear_after_s limits needs counters explains",
-            runbook=_runbook(spec),
-        )
+        {
+            **json_of(spec, "family title severity enabled raise_after_s clear_after_s limits needs counters explains"),
+            "rule": spec.id,
+            "runbook": _runbook(spec),
+        }
         for spec in rules
     ]

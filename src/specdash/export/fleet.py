@@ -46,18 +46,24 @@ def _alerts(row: FleetRow) -> dict[str, Any]:
 
 
 def _row(row: FleetRow) -> dict[str, Any]:
-    document: dict[str, Any] = json_of(
-        row,
-        "name url model router_model state reason? answers acceptance=acceptance.value "
-        "acceptance_basis=acceptance.basis? context_used context_size gpu_utilisation=gpu "
-        "gpu_memory_used_bytes=vram_used gpu_memory_total_bytes=vram_size slots_busy=busy slots "
-        "requests_deferred=queue cause? group?",
-        verdict=row.verdict.kind if row.verdict is not None else None,
-        headline=row.verdict.headline if row.verdict is not None else None,
-        decode=rate_json(row.decode),
-        prefill=rate_json(row.prefill),
-        alerts=_alerts(row),
-    )
+    document: dict[str, Any] = {
+        **json_of(row, "name url model router_model state answers context_used context_size slots"),
+        "reason": row.reason or None,
+        "acceptance": row.acceptance.value,
+        "acceptance_basis": row.acceptance.basis or None,
+        "gpu_utilisation": row.gpu,
+        "gpu_memory_used_bytes": row.vram_used,
+        "gpu_memory_total_bytes": row.vram_size,
+        "slots_busy": row.busy,
+        "requests_deferred": row.queue,
+        "cause": row.cause or None,
+        "group": row.group or None,
+        "verdict": row.verdict.kind if row.verdict is not None else None,
+        "headline": row.verdict.headline if row.verdict is not None else None,
+        "decode": rate_json(row.decode),
+        "prefill": rate_json(row.prefill),
+        "alerts": _alerts(row),
+    }
     return document
 
 

@@ -41,17 +41,8 @@ if TYPE_CHECKING:
     )
 
 _LOGGED = (
-    "slot task ended_age_s prompt_tokens=processed_tokens prompt_cached prompt_ms decode_tokens decode_ms "
-    "draft_generated draft_accepted cancelled prompt_total=prompt_total_tokens slot_tokens selected similarity "
-    "acceptance"
-)
-_PREFIX = (
-    "ended_age_s slot task session prompt_tokens cached=cached_tokens processed=processed_tokens ttft_s similarity "
-    "cached_share"
-)
-_BY_TYPE = (
-    "type drafts=drafts_generated drafts_accepted tokens_drafted=tokens_generated tokens_accepted acceptance "
-    "mean_accepted_length=length acceptance_per_position seconds"
+    "slot task ended_age_s prompt_cached prompt_ms decode_tokens decode_ms draft_generated draft_accepted cancelled "
+    "slot_tokens selected similarity acceptance"
 )
 SCHEMA: Final = "specdash.snapshot/1"
 """Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
@@ -83,21 +74,26 @@ def to_json(picture: Picture) -> dict[str, Any]:
 
 
 def _backend(backend: BackendPicture) -> dict[str, Any]:
-    document: dict[str, Any] = json_of(
-        backend,
-        "state reason? engine url model model_path n_ctx uptime_seconds=uptime_s slots",
-        prefill=rate_json(backend.prefill),
-        decode=rate_json(backend.decode),
-        requests=json_of(
-            backend,
-            "processing=requests_processing deferred=requests_deferred finished_in_log=requests_finished "
-            "cancelled_in_log=requests_cancelled",
-        ),
-        speculation=_speculation(backend.speculation),
-        sources={str(source.source): json_of(source, "status age_seconds=age_s reason?") for source in backend.sources},
-        counters=dict(backend.counters),
-        process=_process(backend),
-    )
+    document: dict[str, Any] = {
+        **json_of(backend, "state engine url model model_path n_ctx slots"),
+        "reason": backend.reason or None,
+        "uptime_seconds": backend.uptime_s,
+        "prefill": rate_json(backend.prefill),
+        "decode": rate_json(backend.decode),
+        "requests": {
+            "processing": backend.requests_processing,
+            "deferred": backend.requests_deferred,
+            "finished_in_log": backend.requests_finished,
+            "cancelled_in_log": backend.requests_cancelled,
+        },
+        "speculation": _speculation(backend.speculation),
+        "sources": {
+            str(source.source): {"status": source.status, "age_seconds": source.age_s, "reason": source.reason or None}
+            for source in backend.sources
+        },
+        "counters": dict(backend.counters),
+        "process": _process(backend),
+    }
     for slot in document["slots"] or ():
         del slot["signs"]
     return document
@@ -113,26 +109,35 @@ def _process(backend: BackendPicture) -> dict[str, Any] | None:
 
 def rate_json(measured: MeasuredFigure) -> dict[str, Any]:
     """A speed with what it rests on."""
-    rate: dict[str, Any] = json_of(measured, "tokens_per_second=value status basis? source age_seconds=age_s")
+    rate: dict[str, Any] = {
+        "tokens_per_second": measured.value,
+        "status": measured.status,
+        "basis": measured.basis or None,
+        "source": measured.source,
+        "age_seconds": measured.age_s,
+    }
     return rate
 
 
 def _speculation(speculation: SpeculationPicture) -> dict[str, Any]:
     acceptance = speculation.acceptance
     window_known = acceptance.window.status is ReadingStatus.KNOWN
-    document: dict[str, Any] = json_of(
-        speculation,
-        "active types draft_tokens_total accepted_tokens_total verification_steps_total mean_accepted_length "
-        "accepted_per_position acceptance_per_position_window acceptance_per_position_lifetime "
-        "tokens_per_decode=tokens_per_decode.value problem?",
-        parameters=dict(speculation.parameters),
-        acceptance={
+    document: dict[str, Any] = {
+        **json_of(
+            speculation,
+            "active types draft_tokens_total accepted_tokens_total verification_steps_total mean_accepted_length "
+            "accepted_per_position acceptance_per_position_window acceptance_per_position_lifetime",
+        ),
+        "tokens_per_decode": speculation.tokens_per_decode.value,
+        "problem": speculation.problem or None,
+        "parameters": dict(speculation.parameters),
+        "acceptance": {
             "window": acceptance.window.value if window_known else None,
             "lifetime": acceptance.lifetime.value,
             "live": acceptance.live.value,
             "held": None if window_known else acceptance.window.value,
         },
-    )
+    }
     return document
 
 
@@ -162,7 +167,14 @@ def _log(log: LogPicture) -> dict[str, Any]:
             for warning in log.warnings
         },
         "checkpoints": dict(log.checkpoints) if log.since_wall is None else None,
-        "requests": [json_of(request, _LOGGED) for request in log.requests],
+        "requests": [
+            {
+                **json_of(request, _LOGGED),
+                "prompt_tokens": request.processed_tokens,
+                "prompt_total": request.prompt_total_tokens,
+            }
+            for request in log.requests
+        ],
     }
 
 
@@ -267,7 +279,13 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         "by_generated": [],
         "by_phase": [],
         "by_type": [
-            {**json_of(figures, _BY_TYPE), "acceptance_per_position": [*(figures.acceptance_per_position or ())]}
+            {
+                **json_of(figures, "type drafts_accepted tokens_accepted acceptance acceptance_per_position seconds"),
+                "drafts": figures.drafts_generated,
+                "tokens_drafted": figures.tokens_generated,
+                "mean_accepted_length": figures.length,
+                "acceptance_per_position": [*(figures.acceptance_per_position or ())],
+            }
             for figures in speedup.by_type
         ],
     }
@@ -331,19 +349,36 @@ def experiment_rows(picture: Picture) -> list[tuple[str, str]]:
 
 
 def _mark(mark: ApplyMark) -> dict[str, Any]:
-    names = "number=record.number at=wall age_seconds=age_s kind=record.kind outcome=record.outcome text"
-    apply: dict[str, Any] = json_of(mark, names)
+    apply: dict[str, Any] = {
+        "number": mark.record.number,
+        "at": mark.wall,
+        "age_seconds": mark.age_s,
+        "kind": mark.record.kind,
+        "outcome": mark.record.outcome,
+        "text": mark.text,
+    }
     return apply
 
 
 def _measure(measure: MeasureComparison) -> dict[str, Any]:
-    side = "count value lower_quartile=lower upper_quartile=upper"
-    document: dict[str, Any] = json_of(
-        measure,
-        "source change change_low=low change_high=high change_is_relative=is_relative verdict words",
-        before=json_of(measure.before, side),
-        after=json_of(measure.after, side),
-    )
+    document: dict[str, Any] = {
+        **json_of(measure, "source change verdict words"),
+        "change_low": measure.low,
+        "change_high": measure.high,
+        "change_is_relative": measure.is_relative,
+        "before": {
+            "count": measure.before.count,
+            "value": measure.before.value,
+            "lower_quartile": measure.before.lower,
+            "upper_quartile": measure.before.upper,
+        },
+        "after": {
+            "count": measure.after.count,
+            "value": measure.after.value,
+            "lower_quartile": measure.after.lower,
+            "upper_quartile": measure.after.upper,
+        },
+    }
     return document
 
 
@@ -375,7 +410,14 @@ def views_json(views: SpeculationViews) -> dict[str, Any]:
     """One key a view; field names are those of `insight.drafter_picture`, and "" is None."""
     prefix = views.prefix_cache
     shown: dict[str, Any] = _as_json_value(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
-    shown["prefix_cache"]["requests"] = [json_of(request, _PREFIX) for request in prefix.requests]
+    shown["prefix_cache"]["requests"] = [
+        {
+            **json_of(request, "ended_age_s slot task session prompt_tokens ttft_s similarity cached_share"),
+            "cached": request.cached_tokens,
+            "processed": request.processed_tokens,
+        }
+        for request in prefix.requests
+    ]
     shown["prefix_cache"]["sessions"] = []  # of 0.1
     return shown
 
@@ -478,8 +520,11 @@ def trial_json(picture: Picture) -> dict[str, Any] | None:
     trial = picture.trial
     if trial is None:
         return None
-    names = "service since=at alive boot planned words"
-    document: dict[str, Any] = json_of(trial, names, command=f"specdash {trial.what}")
+    document: dict[str, Any] = {
+        **json_of(trial, "service alive boot planned words"),
+        "since": trial.at,
+        "command": f"specdash {trial.what}",
+    }
     return document
 
 
@@ -504,19 +549,21 @@ def alerts_json(alerts: AlertsPicture) -> dict[str, Any]:
 
 def alert_json(alert: Alert) -> dict[str, Any]:
     """One alert; moments are Unix times."""
-    document: dict[str, Any] = json_of(
-        alert,
-        "rule subject? title severity summary since raised last ended chart",
-        evidence=[{"label": label, "value": value} for label, value in alert.evidence],
-        fix=[{"key": key, "value": value} for key, value in alert.fix],
-    )
+    document: dict[str, Any] = {
+        **json_of(alert, "rule title severity summary since raised last ended chart"),
+        "subject": alert.subject or None,
+        "evidence": [{"label": label, "value": value} for label, value in alert.evidence],
+        "fix": [{"key": key, "value": value} for key, value in alert.fix],
+    }
     return document
 
 
 def timeline_json(picture: Picture) -> list[dict[str, Any]]:
     """The newest events, oldest first."""
-    names = "at ended kind title severity detail? ref?"
-    return [json_of(event, names) for event in picture.timeline[-TIMELINE_SHOWN:]]
+    return [
+        {**json_of(event, "at ended kind title severity"), "detail": event.detail or None, "ref": event.ref or None}
+        for event in picture.timeline[-TIMELINE_SHOWN:]
+    ]
 
 
 def alerts_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -542,22 +589,28 @@ def proxy_json(proxy: ProxyPicture) -> dict[str, Any] | None:
     if not proxy.configured:
         return None
     live = proxy.live
-    document: dict[str, Any] = json_of(proxy, "url status reason? age_seconds=age_s") | {
-        **json_of(
-            live,
-            "version? started upstream context_window held hold_reason? waiting requests_total=requests session_count "
-            "problems",
-        ),
+    document: dict[str, Any] = {
+        "url": proxy.url,
+        "status": proxy.status,
+        "reason": proxy.reason or None,
+        "age_seconds": proxy.age_s,
+        **json_of(live, "started upstream context_window held waiting session_count problems"),
+        "version": (live.version or None) if live is not None else None,
+        "hold_reason": (live.hold_reason or None) if live is not None else None,
+        "requests_total": live.requests if live is not None else None,
         "sessions": [_session(session) for session in live.sessions] if live is not None else None,
         "running": [_running(active_view) for active_view in proxy.running] if proxy.tells_running else None,
-        "events": json_of(
-            proxy, "status=events_status reason=events_reason? lost=events_lost not_understood=events_unread"
-        ),
-        "window": json_of(
-            proxy.window,
-            "requests errors clients_left error_rate ttft_p50_seconds=ttft_p50_s "
-            "decode_p50_tokens_per_second=decode_p50 acceptance cache_share",
-        ),
+        "events": {
+            "status": proxy.events_status,
+            "reason": proxy.events_reason or None,
+            "lost": proxy.events_lost,
+            "not_understood": proxy.events_unread,
+        },
+        "window": {
+            **json_of(proxy.window, "requests errors clients_left error_rate acceptance cache_share"),
+            "ttft_p50_seconds": proxy.window.ttft_p50_s,
+            "decode_p50_tokens_per_second": proxy.window.decode_p50,
+        },
         "finished": [_finished(request_event) for request_event in proxy.finished[:FINISHED_SHOWN]],
         "guardrails": _guardrails(proxy),
     }

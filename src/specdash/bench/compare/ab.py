@@ -427,9 +427,19 @@ def report(ab: AbReport) -> BenchReport:
     document = {
         "schema": SCHEMA,
         **ab.facts,
-        **json_of(ab, "stopped reference winner winner_not_told_apart_from=not_apart least_gain conclusion notes"),
+        **json_of(ab, "stopped reference winner least_gain conclusion notes"),
+        "winner_not_told_apart_from": ab.not_apart,
         "same_as_the_reference": sorted(ab.identical),
-        "configurations": [json_of(side, _SIDE) for side in ab.sides],
+        "configurations": [
+            {
+                **json_of(side, "name boots failures ttft_s up_s"),
+                "sets": side.words,
+                "decode_tokens_per_s": side.decode,
+                "decode_tokens_per_s_boots": side.decode_boots,
+                "acceptance_boots": side.acceptance,
+            }
+            for side in ab.sides
+        ],
         "comparisons": [comparison_json(comparison) for comparison in ab.comparisons],
         "by_class": {kind: [comparison_json(item) for item in items] for kind, items in ab.by_class.items()},
     }
@@ -453,12 +463,6 @@ def report(ab: AbReport) -> BenchReport:
         measured_on(ab.facts),
     )
     return BenchReport(document, lines, text)
-
-
-_SIDE = (
-    "name sets=words boots failures decode_tokens_per_s=decode decode_tokens_per_s_boots=decode_boots "
-    "acceptance_boots=acceptance ttft_s up_s"
-)
 
 
 def comparison_json(comparison: CandidateComparison) -> dict[str, Any]:

@@ -111,12 +111,19 @@ class MatrixReport(Struct, frozen=True):
 
 def report(matrix: MatrixReport) -> BenchReport:
     """All files of the report, and what the terminal shows."""
-    names = "target drafter class=kind boots decode_tokens_per_s=decode acceptance refused"
     document = {
         "schema": SCHEMA,
         **matrix.facts,
         "stopped": matrix.stopped,
-        "cells": [{**json_of(cell, names), "refused": cell.refused or None} for cell in matrix.cells],
+        "cells": [
+            {
+                **json_of(cell, "target drafter boots acceptance"),
+                "class": cell.kind,
+                "decode_tokens_per_s": cell.decode,
+                "refused": cell.refused or None,
+            }
+            for cell in matrix.cells
+        ],
         "comparisons": {
             name: [comparison_json(comparison) for comparison in made] for name, made in matrix.comparisons.items()
         },

@@ -146,7 +146,9 @@ def report(sweep: SweepReport) -> BenchReport:
         "top": [_ranked_json(candidate) for candidate in sweep.top],
         "ranked": [_ranked_json(candidate) for candidate in sweep.ranked],
         **{key: [{"name": name, "reason": reason} for name, reason in pairs] for key, pairs in named.items()},
-        **json_of(sweep, "same_to_the_engine=same conclusion notes"),
+        "same_to_the_engine": sweep.same,
+        "conclusion": sweep.conclusion,
+        "notes": sweep.notes,
     }
     notes = (*sweep.conclusion, *sweep.notes)
     shown = list(sweep.top)
@@ -232,6 +234,6 @@ def _may_be_best(
 
 
 def _ranked_json(candidate: RankedCandidate) -> dict[str, Any]:
-    speed = json_of(candidate, "value=speed low high count=boots")
-    value = json_of(candidate, "name sets=words boots gain acceptance may_be_best")
+    speed = {"value": candidate.speed, "low": candidate.low, "high": candidate.high, "count": candidate.boots}
+    value = {**json_of(candidate, "name boots gain acceptance may_be_best"), "sets": candidate.words}
     return {**value, "decode_tokens_per_s": speed}

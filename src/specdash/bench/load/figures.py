@@ -85,17 +85,24 @@ class Figures(Struct, frozen=True):
         runs = stats.spread(self.by_run)
         return {
             **json_of(self, _FIGURES),
-            "decode_tokens_per_s_runs": None if runs is None else json_of(runs, "mean standard_deviation runs=count"),
+            "decode_tokens_per_s": self.decode,
+            "decode_tokens_per_s_median": self.decode_median,
+            "decode_tokens_per_s_mean_of_requests": self.decode_mean,
+            "decode_tokens_per_s_by_run": self.by_run,
+            "prefill_tokens_per_s": self.prefill,
+            "acceptance_mean_of_requests": self.acceptance_mean,
+            "acceptance_per_position": self.per_position,
+            "decode_tokens_per_s_runs": None
+            if runs is None
+            else {"mean": runs.mean, "standard_deviation": runs.standard_deviation, "runs": runs.count},
             "ttft_s": {**(json_of(self.ttft) or {}), **_tail_json(self.ttft_tail)},
             "latency_s": {**(json_of(self.latency) or {}), **_tail_json(self.latency_tail)},
         }
 
 
 _FIGURES = (
-    "requests failed unusable short empty prompts decode_tokens_per_s=decode decode_tokens_per_s_median=decode_median "
-    "decode_tokens_per_s_mean_of_requests=decode_mean decode_tokens_per_s_by_run=by_run prefill_tokens_per_s=prefill "
-    "acceptance acceptance_mean_of_requests=acceptance_mean acceptance_by_run from_drafts_by_run accepted drafted "
-    "mean_accepted_length acceptance_per_position=per_position tokens prompt_tokens cached_tokens"
+    "requests failed unusable short empty prompts acceptance acceptance_by_run from_drafts_by_run accepted drafted "
+    "mean_accepted_length tokens prompt_tokens cached_tokens"
 )
 
 

@@ -296,7 +296,11 @@ def report(made: Replay) -> BenchReport:
 
 def row_json(row: ReplayRow) -> dict[str, Any]:
     return {
-        **json_of(row, "number line prefix_chars=chars prefix_turns=messages prompt_tokens=tokens"),
+        "number": row.number,
+        "line": row.line,
+        "prefix_chars": row.chars,
+        "prefix_turns": row.messages,
+        "prompt_tokens": row.tokens,
         "ttft_ratio": _rounded(row.ttft_ratio),
         **{side: answer_json(answer) for side in SIDES if (answer := row.side(side)) is not None},
     }
@@ -310,7 +314,9 @@ def answer_json(answer: CallResult) -> dict[str, Any]:
         "decode_tok_s": _rounded(answer.decode_rate),
         "prefill_tok_s": _rounded(answer.sample.prefill_rate),
         **json_of(answer.sample, "prompt_tokens cached_tokens drafted accepted finish flags"),
-        **json_of(answer, "tokens tokens_from=counted_by empty=is_empty"),
+        "tokens": answer.tokens,
+        "tokens_from": answer.counted_by,
+        "empty": answer.is_empty,
         "error": answer.sample.error or None,
     }
 

@@ -131,7 +131,9 @@ def _made(replayer: Replayer) -> Replay:
 def _session(args: argparse.Namespace, transcript: Transcript) -> dict[str, object]:
     return {
         "name": Path(args.session).name,
-        **json_of(transcript, "format lines more broken_lines=skipped broken not_sent=left_out"),
+        **json_of(transcript, "format lines more broken"),
+        "broken_lines": transcript.skipped,
+        "not_sent": transcript.left_out,
         "calls": len(transcript.calls),
         "has_own_system": any(turn.role in ("system", "developer") for turn in transcript.calls[0].last.up()),
     }

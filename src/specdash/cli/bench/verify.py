@@ -182,7 +182,8 @@ class VerifyPrinter:
         differences = [
             {
                 "token": difference.at + 1,
-                **json_of(difference, "expected got gap candidate_gap candidate_takes=candidate_first near_tie"),
+                **json_of(difference, "expected got gap candidate_gap near_tie"),
+                "candidate_takes": difference.candidate_first,
                 "expected_text": self._texts.get((difference.expected,)),
                 "got_text": self._texts.get((difference.got,)),
                 "before": self._texts.get(before_difference(run.answer.tokens[: difference.at])),
@@ -190,7 +191,9 @@ class VerifyPrinter:
             for difference in run.differences
         ]
         return {
-            **json_of(run, "side way round verdict tokens=length matched judged=checked as_baseline"),
+            **json_of(run, "side way round verdict matched as_baseline"),
+            "tokens": run.length,
+            "judged": run.checked,
             **json_of(run.answer, "drafted accepted cached"),
             "prompt": self._found.prompts[run.prompt].name,
             "cause": cause(run, self._found.effort.epsilon) or None,

@@ -39,7 +39,7 @@ def _list(args: argparse.Namespace) -> int:
     profiles, broken = [one for one in every if not one.broken], [one for one in every if one.broken]
     document = {
         "profiles": [_as_json(profile) for profile in profiles],
-        "broken": [json_of(profile, "name path=origin reason=broken") for profile in broken],
+        "broken": [{"name": profile.name, "path": profile.origin, "reason": profile.broken} for profile in broken],
     }
     rows = [(profile.name, _whose(profile), profile.summary) for profile in profiles]
     rows += [(profile.name, "broken", profile.broken) for profile in broken]
@@ -75,4 +75,4 @@ def _whose(profile: Profile) -> str:
 
 
 def _as_json(profile: Profile) -> dict[str, Any]:
-    return dict(json_of(profile, "name summary source origin own replaces_built_in=replaces values notes"))
+    return {**json_of(profile, "name summary source origin own values notes"), "replaces_built_in": profile.replaces}

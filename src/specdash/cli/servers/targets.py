@@ -38,11 +38,17 @@ def run(args: argparse.Namespace) -> int:
 
 def to_json(looks: Sequence[TargetLook]) -> dict[str, Any]:
     """The servers as JSON, best first; unknown values are null."""
-    names = (
-        "name=target.name? url=target.url answers state engine model origin=target.origin needs_key key_known "
-        "pid=target.pid log=target.log"
-    )
-    targets: list[dict[str, Any]] = [json_of(look, names) for look in looks]
+    targets: list[dict[str, Any]] = [
+        {
+            **json_of(look, "answers state engine model needs_key key_known"),
+            "name": look.target.name or None,
+            "url": look.target.url,
+            "origin": look.target.origin,
+            "pid": look.target.pid,
+            "log": look.target.log,
+        }
+        for look in looks
+    ]
     return {"schema": SCHEMA, "targets": targets}
 
 

@@ -88,10 +88,6 @@ def _named_session(store: SessionStore, name: str) -> ProxySession:
 
 RECENT_SIZES = 10
 RECENT_PATTERNS = 5
-_STREAKS = (
-    "loop_warnings_emitted=loop_warnings unexpected_end_turn_count=unexpected_ends "
-    "malformed_tool_streak=malformed_streak contamination_resets"
-)
 _NO_SESSION = ProxySession("", 0.0)
 _NO_LOOP = LoopState()
 
@@ -122,8 +118,13 @@ def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
             "enabled": settings.loop_breaker,
             "consecutive_forced_count": seen.forced_streak,
             "no_progress_streak": loop.no_progress,
-            **json_of(seen, _STREAKS),
-            **json_of(loop, "tool_call_history_len=turns is_looping loop_repeat_count=repeats"),
+            "loop_warnings_emitted": seen.loop_warnings,
+            "unexpected_end_turn_count": seen.unexpected_ends,
+            "malformed_tool_streak": seen.malformed_streak,
+            "contamination_resets": seen.contamination_resets,
+            "tool_call_history_len": loop.turns,
+            "is_looping": loop.is_looping,
+            "loop_repeat_count": loop.repeats,
             "recent_tool_patterns": list(loop.patterns[-RECENT_PATTERNS:]),
         },
         "status": json_of(proxy_status(proxy)),
