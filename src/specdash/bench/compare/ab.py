@@ -428,15 +428,15 @@ def report(ab: AbReport) -> BenchReport:
         "schema": SCHEMA,
         **ab.facts,
         **json_of(ab, "stopped reference winner least_gain conclusion notes"),
-        "winner_not_told_apart_from": ab.not_apart,
+        "winner_not_told_apart_from": list(ab.not_apart),
         "same_as_the_reference": sorted(ab.identical),
         "configurations": [
             {
                 **json_of(side, "name boots failures ttft_s up_s"),
                 "sets": side.words,
-                "decode_tokens_per_s": side.decode,
-                "decode_tokens_per_s_boots": side.decode_boots,
-                "acceptance_boots": side.acceptance,
+                "decode_tokens_per_s": json_of(side.decode),
+                "decode_tokens_per_s_boots": json_of(side.decode_boots),
+                "acceptance_boots": json_of(side.acceptance),
             }
             for side in ab.sides
         ],

@@ -119,7 +119,7 @@ def report(matrix: MatrixReport) -> BenchReport:
             {
                 **json_of(cell, "target drafter boots acceptance"),
                 "class": cell.kind,
-                "decode_tokens_per_s": cell.decode,
+                "decode_tokens_per_s": json_of(cell.decode),
                 "refused": cell.refused or None,
             }
             for cell in matrix.cells

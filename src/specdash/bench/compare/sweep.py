@@ -146,9 +146,8 @@ def report(sweep: SweepReport) -> BenchReport:
         "top": [_ranked_json(candidate) for candidate in sweep.top],
         "ranked": [_ranked_json(candidate) for candidate in sweep.ranked],
         **{key: [{"name": name, "reason": reason} for name, reason in pairs] for key, pairs in named.items()},
-        "same_to_the_engine": sweep.same,
-        "conclusion": sweep.conclusion,
-        "notes": sweep.notes,
+        **json_of(sweep, "conclusion notes"),
+        "same_to_the_engine": json_of(sweep.same),
     }
     notes = (*sweep.conclusion, *sweep.notes)
     shown = list(sweep.top)

@@ -85,13 +85,13 @@ class Figures(Struct, frozen=True):
         runs = stats.spread(self.by_run)
         return {
             **json_of(self, _FIGURES),
-            "decode_tokens_per_s": self.decode,
+            "decode_tokens_per_s": json_of(self.decode),
             "decode_tokens_per_s_median": self.decode_median,
             "decode_tokens_per_s_mean_of_requests": self.decode_mean,
-            "decode_tokens_per_s_by_run": self.by_run,
-            "prefill_tokens_per_s": self.prefill,
+            "decode_tokens_per_s_by_run": list(self.by_run),
+            "prefill_tokens_per_s": json_of(self.prefill),
             "acceptance_mean_of_requests": self.acceptance_mean,
-            "acceptance_per_position": self.per_position,
+            "acceptance_per_position": list(self.per_position),
             "decode_tokens_per_s_runs": None
             if runs is None
             else {"mean": runs.mean, "standard_deviation": runs.standard_deviation, "runs": runs.count},

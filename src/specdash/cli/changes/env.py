@@ -142,7 +142,7 @@ def _history(args: argparse.Namespace) -> int:
                 }
                 for change in changes or ()
             ]
-            known = {**json_of(backup, "number at digest existed"), "file": backup.path}
+            known = {**json_of(backup, "number at digest existed"), "file": str(backup.path)}
             backups.append({**known, "damaged": changes is None, "changes_after": after})
         lines += [] if backups else ["  no backups yet: `specdash apply` makes one before each change"]
         file = str(subject.snapshot.path)
