@@ -86,7 +86,7 @@ class Figures(Struct, frozen=True):
         return {
             **json_of(self, _FIGURES),
             "decode_tokens_per_s": json_of(self.decode),
-            "decode_tokens_per_s_median": self.decode_median,
+            "decode_tokens_per_s_median": json_of(self.decode_median),
             "decode_tokens_per_s_mean_of_requests": self.decode_mean,
             "decode_tokens_per_s_by_run": list(self.by_run),
             "prefill_tokens_per_s": json_of(self.prefill),
