@@ -12,26 +12,17 @@ A = '[[target]]\nname = "a"\nurl = "gpu1"\n'
 FILE = 'url = "http://file:1"\nrefresh = 2\nread_only = true\n'
 
 
-def test_the_command_line_beats_the_environment_which_beats_the_file_which_beats_the_default() -> None:
-    env = {"SPECDASH_URL": "http://env:1"}
-    assert resolve({"url": "http://cli:1"}, env, FILE)["url"].value == "http://cli:1"
-    assert resolve({}, env, FILE)["url"].value == "http://env:1"
-    assert resolve({}, {}, FILE)["url"].value == "http://file:1"
-    assert resolve({}, {}, None)["url"].value is None
-
-
-def test_every_value_says_where_it_came_from() -> None:
-    resolved = resolve({"window": "1h"}, {"SPECDASH_URL": "http://env:1"}, FILE, "/c/config.toml")
-    assert resolved["window"].origin == "command line --window"
-    assert resolved["url"].origin == "environment SPECDASH_URL"
-    assert resolved["refresh"].origin == "/c/config.toml"
-    assert resolved["log"].origin == "default"
-
-
-def test_values_are_typed() -> None:
-    resolved = resolve({}, {"SPECDASH_READ_ONLY": "off"}, FILE)
-    assert resolved["refresh"].value == 2.0
+def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> None:
+    env = {"SPECDASH_URL": "http://env:1", "SPECDASH_READ_ONLY": "off"}
+    resolved = resolve({"window": "1h"}, env, FILE, "/c/config.toml")
+    assert {name: (resolved[name].value, resolved[name].origin) for name in ("window", "url", "refresh", "log")} == {
+        "window": ("1h", "command line --window"),
+        "url": ("http://env:1", "environment SPECDASH_URL"),
+        "refresh": (2.0, "/c/config.toml"),
+        "log": (None, "default"),
+    }
     assert resolved["read_only"].value is False
+    assert resolve({"url": "http://cli:1"}, env, FILE)["url"].value == "http://cli:1"
 
 
 @pytest.mark.parametrize(

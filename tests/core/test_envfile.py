@@ -41,22 +41,12 @@ VALUES = st.text(st.characters(exclude_characters=["\0", *NONCHARACTERS], codec=
         ("K=a\\", "a"),
         ("K=a\x0bb\x07\n", "a\x0bb\x07"),
         ("K=\ufeff \xa0\n", "\ufeff \xa0"),
+        ("# a=b\n; c=d\n\n   \n  # e=f \\\nK=1\n", "1"),
+        ("K=1\nK=3\n", "3"),
     ],
 )
 def test_a_value_is_read_as_systemd_reads_it(text: str, value: str) -> None:
     assert parse(text).check("f").values == {"K": value}
-
-
-def test_comments_and_blank_lines_are_no_assignments() -> None:
-    assert parse("# a=b\n; c=d\n\n   \n  # e=f\nK=1\n").check("f").values == {"K": "1"}
-
-
-def test_a_backslash_does_not_continue_a_comment() -> None:
-    assert parse("# comment \\\nK=1\n").values == {"K": "1"}
-
-
-def test_the_last_assignment_wins() -> None:
-    assert parse("K=1\nL=2\nK=3\n").values == {"K": "3", "L": "2"}
 
 
 @pytest.mark.parametrize(
@@ -88,32 +78,22 @@ def test_bytes_that_are_no_utf_8_are_refused_in_a_value_and_kept_in_a_comment() 
 
 
 @pytest.mark.parametrize(
-    "line", ["PROXY_API_KEY sk-1", "PROXY_API_KEY: sk-1", "my ssh-sk-1111111111111", "TOKEN(sk-1)"]
+    "line", ["KEY sk-1", "KEY: sk-1", "KEY=sk-1\0", "KEY=sk-1\ufffe", "KEY=sk-1\udc80", f"KEY={'sk-1' * 40000}"]
 )
-def test_a_complaint_tells_no_secret(line: str) -> None:
+def test_a_complaint_holds_no_secret(line: str) -> None:
     with pytest.raises(EnvFileError) as caught:
         parse(line).check("f")
     assert "sk-1" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["sk-1\0", "sk-1\ufffe", "sk-1\udc80", "sk-1" * 40000])
-def test_a_complaint_about_a_value_does_not_tell_it(value: str) -> None:
-    with pytest.raises(EnvFileError) as caught:
-        parse(f"PROXY_API_KEY={value}").check("f")
-    assert "sk-1" not in str(caught.value)
-
-
-def test_a_comment_that_ends_in_a_backslash_is_a_trap_since_older_systemd_continues_it() -> None:
-    file = parse("A=1\n# path\\\nB=2\nC=3\n")
-    assert file.values == {"A": "1", "B": "2", "C": "3"}
-    assert [(entry.line, str(entry.trap)[:36]) for entry in file.entries if entry.trap] == [
-        (2, "the comment ends in a backslash: bef")
-    ]
-
-
-@pytest.mark.parametrize("text", ["# a\\\\\nB=2\n", "# a\\\r\nB=2\r\n", "# a\\x\nB=1\n"])
-def test_a_comment_that_can_hide_nothing_is_no_trap(text: str) -> None:
-    assert not any(entry.trap for entry in parse(text).entries)
+@pytest.mark.parametrize(
+    ("text", "traps"),
+    [("A=1\n# path\\\nB=2\n", [2]), ("# a\\\\\nB=2\n", []), ("# a\\\r\nB=2\r\n", []), ("# a\\x\nB=1\n", [])],
+)
+def test_a_comment_is_a_trap_where_older_systemd_continues_it(text: str, traps: list[int]) -> None:
+    file = parse(text)
+    assert file.values["B"]
+    assert [entry.line for entry in file.entries if entry.trap] == traps
 
 
 @given(st.binary())

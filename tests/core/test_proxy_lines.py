@@ -14,60 +14,56 @@ G, A = Guardrail, GuardrailAction
 @pytest.mark.parametrize(
     ("guardrail", "action", "facts", "text"),
     [
-        (
-            G.MALFORMED_TOOL, A.DETECTED, {"streak": 2, "kind": "markup", "tool": "Read"},
-            "MALFORMED TOOL PAYLOAD: detected streak=2 kind=markup tool=Read request=r session=s",
-        ),
-        (
-            G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 2, "status": 503},
-            "MALFORMED RETRY: retried attempt=1 attempts=2 status=503 request=r session=s",
-        ),
+        (G.MALFORMED_TOOL, A.DETECTED, {"streak": 2, "kind": "markup", "tool": "Read"},
+         "MALFORMED TOOL PAYLOAD: detected streak=2 kind=markup tool=Read request=r session=s"),
+        (G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 2, "status": 503},
+         "MALFORMED RETRY: retried attempt=1 attempts=2 status=503 request=r session=s"),
         (G.STRICT_STREAM, A.APPLIED, {}, "STRICT STREAM GUARDRAIL: applied request=r session=s"),
-        (
-            G.LOOP_BREAKER, A.RELEASED, {"reason": "context", "utilisation": 0.915},
-            "LOOP BREAKER: released reason=context utilisation=0.915 request=r session=s",
-        ),
-        (
-            G.TOOL_NARROWING, A.APPLIED, {"kept": ["Read", "a b"]},
-            "TOOL NARROWING: applied kept=Read,a_b request=r session=s",
-        ),
+        (G.LOOP_BREAKER, A.RELEASED, {"reason": "context", "utilisation": 0.915},
+         "LOOP BREAKER: released reason=context utilisation=0.915 request=r session=s"),
+        (G.TOOL_NARROWING, A.APPLIED, {"kept": ["Read", "a b"]},
+         "TOOL NARROWING: applied kept=Read,a_b request=r session=s"),
     ],
 )  # fmt: skip
 def test_what_a_guardrail_did(guardrail: Guardrail, action: GuardrailAction, facts: dict[str, Any], text: str) -> None:
     assert note_text(guardrail, action, facts, session="s", request_id="r")[1] == text
 
 
-@pytest.mark.parametrize("guardrail", Guardrail)
-@pytest.mark.parametrize("action", GuardrailAction)
-def test_every_note_has_a_line_and_a_level(guardrail: Guardrail, action: GuardrailAction) -> None:
-    level, text = note_text(guardrail, action, {"odd": "a\nb"})
-    assert text.endswith(f": {action} odd=a_b")
-    assert logging.DEBUG <= level <= logging.ERROR
+def test_every_note_has_a_line_and_a_level_and_hostile_words_stay_in_their_place() -> None:
+    for guardrail in Guardrail:
+        for action in GuardrailAction:
+            level, text = note_text(guardrail, action, {"odd": "a\nb"}, session="c\nd 1 [INFO] LOOP BREAKER: released")
+            assert text.endswith(f": {action} odd=a_b session=c_d_1_[INFO]_LOOP_BREAKER:_released")
+            assert logging.DEBUG <= level <= logging.ERROR
 
 
-def test_the_beginning_and_the_end_of_a_request() -> None:
-    facts: dict[str, Any] = {"stream": True, "messages": 3, "tools": 12}
-    assert line_text("request", facts, session="s")[1] == "REQ: stream=True messages=3 tools=12 session=s"
-    facts = {"finish": "end_turn", "output_tokens": 41, "text_len": 5, "tool_calls": 0, "ttft_s": 0.75}
-    assert line_text("response", facts, session="s", request_id="r")[1] == (
-        "RESP: finish=end_turn output_tokens=41 text_len=5 tool_calls=0 ttft_s=0.75 request=r session=s"
-    )
+@pytest.mark.parametrize(
+    ("what", "facts", "text"),
+    [
+        ("request", {"stream": True, "messages": 3, "tools": 12}, "REQ: stream=True messages=3 tools=12 session=s"),
+        (
+            "response",
+            {"finish": "end_turn", "output_tokens": 41, "tool_calls": 0, "ttft_s": 0.75},
+            "RESP: finish=end_turn output_tokens=41 tool_calls=0 ttft_s=0.75 session=s",
+        ),
+    ],
+)
+def test_the_beginning_and_the_end_of_a_request(what: str, facts: dict[str, Any], text: str) -> None:
+    assert line_text(what, facts, session="s")[1] == text
 
 
-def test_a_context_line_reads_as_the_seeds_wrote_it() -> None:
-    line = ContextLine(231000, 262144, "HIGH", 12, pruned=2, overflows=1, session="hdr:a")
-    level, text = context_text(line)
-    assert (
-        text == "CONTEXT HIGH: 231000/262144 tokens (88.1%), ~12 turns remaining, pruned=2, overflows=1 session=hdr:a"
-    )
-    assert level == logging.WARNING
-    assert context_text(ContextLine(1000, 262144))[1] == "CONTEXT: 1000/262144 tokens (0.4%), unknown"
-    levels = [context_text(ContextLine(1, 2, name))[0] for name in (None, "ELEVATED", "HIGH", "CRITICAL")]
-    assert levels == [logging.INFO, logging.WARNING, logging.WARNING, logging.ERROR]
-
-
-def test_a_hostile_session_name_stays_on_its_line_and_in_its_place() -> None:
-    session = "a\n2026-11-21 10:59:05,123 [INFO] specdash.proxy: LOOP BREAKER: released"
-    _, text = note_text(G.EMPTY_RESPONSE, A.DETECTED, {}, session=session)
-    assert "\n" not in text
-    assert text.startswith("EMPTY RESPONSE: detected session=a_2026")
+@pytest.mark.parametrize(
+    ("line", "level", "text"),
+    [
+        (ContextLine(1000, 262144), logging.INFO, "CONTEXT: 1000/262144 tokens (0.4%), unknown"),
+        (ContextLine(1, 2, "ELEVATED"), logging.WARNING, "CONTEXT ELEVATED: 1/2 tokens (50.0%), unknown"),
+        (ContextLine(1, 2, "CRITICAL"), logging.ERROR, "CONTEXT CRITICAL: 1/2 tokens (50.0%), unknown"),
+        (
+            ContextLine(231000, 262144, "HIGH", 12, pruned=2, overflows=1, session="hdr:a"),
+            logging.WARNING,
+            "CONTEXT HIGH: 231000/262144 tokens (88.1%), ~12 turns remaining, pruned=2, overflows=1 session=hdr:a",
+        ),
+    ],
+)
+def test_a_context_line_reads_as_the_seeds_wrote_it(line: ContextLine, level: int, text: str) -> None:
+    assert context_text(line) == (level, text)
