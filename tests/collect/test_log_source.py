@@ -10,26 +10,27 @@ from typing import Protocol
 
 import pytest
 
+from collect.seen import Seen
 from specdash.cli.main import main
 from specdash.collect.checkup import check_log
 from specdash.collect.log_source import ProgramLines, command_of, lines_of, past, place_of_process
 from specdash.collect.logs import LogCollector
 from specdash.collect.tail import LogTail
 from specdash.core.errors import ExitCode
-from specdash.core.log_facts import LogBatch
 from specdash.core.log_places import check_place, program_and_name
-from specdash.core.readings import Reading
+from specdash.core.readings import Source
 from support.terminal import Terminal
 from support.waiting import until
 
-LOGS = Path(__file__).parents[1] / "data" / "logs"
+STORED = Path(__file__).parents[1] / "data" / "logs" / "draft_simple_lv4.log"
 PLACES = ("journal:llama-server.service", "docker:llama", "podman:llama")
 COMPLAINTS = {
-    "docker": (1, "Error response from daemon: No such container: llama"),
-    "podman": (125, 'Error: no container with name or ID "llama" found: no such container'),
+    "docker:llama": (1, "Error response from daemon: No such container: llama"),
+    "podman:llama": (125, 'Error: no container with name or ID "llama" found: no such container'),
 }
 """What docker 28 and podman 4.3 print to standard error, and their exit codes."""
 LINES = b"main: loading model\nsrv  update_slots: all slots are idle\n"
+DASHBOARD = [sys.executable, "-m", "specdash"]
 
 
 class Program(Protocol):
@@ -49,7 +50,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
         file = folder / ("journalctl" if found[0] == "journal" else found[0])
         file.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{code}\n', encoding="utf-8")
         file.chmod(0o755)
-        return file
+        return tmp_path / "asked"
 
     return make
 
@@ -68,8 +69,8 @@ def read_all(lines: ProgramLines, data: bytearray) -> bytearray:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: Path, tmp_path: Path) -> None:
-    program(place, f"exec tail -n +1 -f {kept}")
+def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: Path) -> None:
+    asked = program(place, f"exec tail -n +1 -f {kept}")
     lines, data = ProgramLines(place), bytearray()
     try:
         until(lambda: read_all(lines, data) == LINES, 15)
@@ -81,35 +82,34 @@ def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: 
         assert time.time() - (lines.written_at or 0.0) < 15
     finally:
         lines.close()
-    assert "-f" in (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert "-f" in asked.read_text(encoding="utf-8").split()
     assert process.poll() is not None, "none is left behind"
-    unit = "llama-server.service"
-    asked = ["journalctl", "--unit", unit, "--user-unit", unit, "-o", "cat", "-q", "-n", "7", "-f"]
-    assert command_of(f"journal:{unit}", 7) == asked, "units of the system and of the user"
 
 
-@pytest.mark.parametrize("place", PLACES[1:])
+def test_a_unit_is_one_of_the_system_or_of_the_user() -> None:
+    command = ["journalctl", "--unit", "a.service", "--user-unit", "a.service", "-o", "cat", "-q", "-n", "7", "-f"]
+    assert command_of("journal:a.service", 7) == command
+
+
+@pytest.mark.parametrize("place", COMPLAINTS)
 def test_a_complaint_is_a_reason_and_no_line_of_the_log(place: str, program: Program) -> None:
-    status, words = COMPLAINTS[place.partition(":")[0]]
+    status, words = COMPLAINTS[place]
     program(place, f"echo '{words}' >&2; exit {status}")
-    seen: list[Reading[LogBatch]] = []
-    collector = LogCollector(place, seen.append)
+    seen = Seen()
+    collector = LogCollector(place, seen.take)
     try:
-        until(lambda: collector.step() and any(reading.failure for reading in seen), 15)
+        until(lambda: collector.step() and seen.kind(Source.LOG), 15)
     finally:
         collector.close()
-    assert [str(reading.failure.detail) for reading in seen if reading.failure] == [f"{place}: {words}"]
-    assert all(reading.value is None or not reading.value.lines for reading in seen)
+    assert seen.detail(Source.LOG) == f"{place}: {words}"
+    assert not any(batch.lines for batch in seen.values(Source.LOG))
     (chunk,) = past(place)
-    assert chunk.failure is not None
-    assert (chunk.data, chunk.failure.detail) == (b"", f"{place}: {words}")
+    assert (chunk.data, chunk.failure and chunk.failure.detail) == (b"", f"{place}: {words}")
     assert check_log(place).failure == f"{place}: {words}"
 
 
-def test_a_container_that_comes_back_is_followed_from_where_it_ended(
-    program: Program, kept: Path, tmp_path: Path
-) -> None:
-    program("docker:llama", f"cat {kept}")
+def test_a_container_that_comes_back_is_followed_from_where_it_ended(program: Program, kept: Path) -> None:
+    asked = program("docker:llama", f"cat {kept}")
     now = [0.0]
     lines, data = ProgramLines("docker:llama", clock=lambda: now[0]), bytearray()
     until(lambda: read_all(lines, data) == LINES, 15)
@@ -117,19 +117,17 @@ def test_a_container_that_comes_back_is_followed_from_where_it_ended(
     now[0] = 6.0
     until(lambda: read_all(lines, data) == 2 * LINES, 15)
     lines.close()
-    first, second = ((tmp_path / "asked").read_text(encoding="utf-8").splitlines())[:2]
-    assert first == "logs --tail 20000 -f llama"
-    words = second.split()
-    assert (words[:2], words[3:]) == (["logs", "--since"], ["-f", "llama"])
-    assert ended - 15 < float(words[2]) <= ended + 0.001
+    first, second = (line.split() for line in asked.read_text(encoding="utf-8").splitlines()[:2])
+    assert first == ["logs", "--tail", "20000", "-f", "llama"]
+    assert (second[:2], second[3:]) == (["logs", "--since"], ["-f", "llama"])
+    assert ended - 15 < float(second[2]) <= ended + 0.001
 
 
 def test_a_program_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     failure = ProgramLines("podman:llama").read().failure
     assert failure is not None
-    assert failure.detail == "podman:llama: podman is not installed"
-    assert check_log("podman:llama").failure == failure.detail
+    assert failure.detail == check_log("podman:llama").failure == "podman:llama: podman is not installed"
 
 
 @pytest.mark.parametrize(
@@ -139,11 +137,12 @@ def test_a_program_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
         ("0::/system.slice/llama@gpu0.service", "socket:[1]", "journal:llama@gpu0.service"),
         ("0::/system.slice/llama.service", "/dev/null", None),
         ("0::/user.slice/user-1000.slice/session-3.scope", "socket:[1]", None),
+        ("0::/system.slice/llama.service", __file__, __file__),
         (f"0::/system.slice/docker-{'0a' * 32}.scope", "pipe:[1]", "docker:0a0a0a0a0a0a"),
         (f"12:pids:/docker/{'0a' * 32}", "pipe:[1]", "docker:0a0a0a0a0a0a"),
         (f"0::/machine.slice/libpod-{'1b' * 32}.scope/container", "pipe:[1]", "podman:1b1b1b1b1b1b"),
     ],
-)  # fmt: skip
+)
 def test_where_a_process_logs_is_found_from_its_control_group(
     group: str, stderr: str, expected: str | None, tmp_path: Path
 ) -> None:
@@ -151,29 +150,22 @@ def test_where_a_process_logs_is_found_from_its_control_group(
     (tmp_path / "7/cgroup").write_text(f"{group}\n", encoding="utf-8")
     (tmp_path / "7/fd/2").symlink_to(stderr)
     assert place_of_process(7, tmp_path) == expected
-    log = tmp_path / "log"
-    log.touch()
-    (tmp_path / "7/fd/2").unlink()
-    (tmp_path / "7/fd/2").symlink_to(log)
-    assert place_of_process(7, tmp_path) == str(log)
 
 
-def test_all_that_a_program_keeps_is_parsed(
-    program: Program, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    program("docker:llama", f"cat {LOGS / 'draft_simple_lv4.log'} >&2")
+def test_all_that_a_program_keeps_is_parsed(program: Program, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = program("docker:llama", f"cat {STORED} >&2")
     assert main(["parse-log", "docker:llama", "--json"]) == ExitCode.OK
     assert json.loads(capfd.readouterr().out)["requests"]
-    assert (tmp_path / "asked").read_text(encoding="utf-8") == "logs llama\n"
-    status, complaint = COMPLAINTS["docker"]
+    assert asked.read_text(encoding="utf-8") == "logs llama\n"
+    status, complaint = COMPLAINTS["docker:llama"]
     program("docker:llama", f"echo '{complaint}' >&2; exit {status}")
     assert main(["parse-log", "docker:llama"]) == ExitCode.BAD_INPUT
     assert complaint in capfd.readouterr().err
 
 
 def test_standard_input_is_a_log_for_one_look() -> None:
-    words = [sys.executable, "-m", "specdash", "snapshot", "--url", "http://127.0.0.1:1", "--log", "-", "--json"]
-    data = (LOGS / "draft_simple_lv4.log").read_bytes()
+    words = [*DASHBOARD, "snapshot", "--url", "http://127.0.0.1:1", "--log", "-", "--json"]
+    data = STORED.read_bytes()
     done = subprocess.run(words, input=data, stdout=subprocess.PIPE, timeout=60, check=False)
     assert json.loads(done.stdout)["log"]["lines"] == len(data.splitlines())
 
@@ -181,8 +173,8 @@ def test_standard_input_is_a_log_for_one_look() -> None:
 @pytest.mark.tmux
 def test_standard_input_is_a_log_while_the_keys_come_from_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    log.write_bytes((LOGS / "draft_simple_lv4.log").read_bytes())
-    dashboard = f"{sys.executable} -m specdash --url http://127.0.0.1:1 --log -"
+    log.write_bytes(STORED.read_bytes())
+    dashboard = f"{' '.join(DASHBOARD)} --url http://127.0.0.1:1 --log -"
     with Terminal(["sh", "-c", f"tail -n +1 -f {log} | {dashboard}"], columns=120, rows=36) as terminal:
         terminal.wait_for("DOWN")
         with log.open("a", encoding="utf-8") as file:
@@ -192,18 +184,19 @@ def test_standard_input_is_a_log_while_the_keys_come_from_the_terminal(tmp_path:
         assert terminal.wait_exit() == 0
 
 
+def test_a_terminal_as_the_log_is_refused_with_an_example() -> None:
+    outer, inner = os.openpty()
+    done = subprocess.run(
+        [*DASHBOARD, "--log", "-"], stdin=inner, capture_output=True, text=True, timeout=60, check=False
+    )
+    os.close(outer)
+    os.close(inner)
+    assert done.returncode == ExitCode.USAGE
+    assert "| specdash --log -" in done.stderr
+
+
 @pytest.mark.parametrize("place", ["journal:", "docker:a b", "podman:-f", "journal:../x"])
 def test_a_name_that_no_unit_or_container_has_is_refused(place: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME, podman:NAME, or - "):
         check_place(place)
     assert isinstance(lines_of(str(tmp_path / place)), LogTail)
-
-
-def test_a_terminal_as_the_log_is_refused_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:
-    outer, inner = os.openpty()
-    words = [sys.executable, "-m", "specdash", "--log", "-"]
-    done = subprocess.run(words, stdin=inner, capture_output=True, text=True, timeout=60, check=False)
-    os.close(outer)
-    os.close(inner)
-    assert done.returncode == ExitCode.USAGE
-    assert "| specdash --log -" in done.stderr

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collect.seen import Seen
 from specdash.collect import proxy_log
 from specdash.collect.proxy_log import ProxyEventsCollector
 from specdash.collect.tail import TailChunk
@@ -20,7 +21,7 @@ from specdash.core.proxy_events import (
     RequestOutcome,
     to_json,
 )
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.readings import FailureKind, Source
 
 REQUEST = RequestEvent(1_700_000_000.0, "s1", "r1", duration_s=2.0, draft_tokens=10, accepted_tokens=7)
 LOOP = GuardrailEvent(1_700_000_001.0, "s1", Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, "r2", {"repeats": 9})
@@ -57,24 +58,24 @@ class Given:
         self.chunks.clear()
 
 
-class Events:
+class Events(Seen):
     """A collector of what a file holds, or of what comes in these pieces, and what it published."""
 
     def __init__(
         self, *pieces: bytes | TailChunk, file: Path | None = None, tells_context: Callable[[], bool] = lambda: False
     ) -> None:
-        self.readings: list[Reading[Any]] = []
+        super().__init__()
         self.file, self.now = file, 100.0
         chunks = [TailChunk(piece) if isinstance(piece, bytes) else piece for piece in pieces]
         self.collector = ProxyEventsCollector(
             str(file),
-            self.readings.append,
+            self.take,
             lines=None if file is not None else Given(*chunks),
             tells_context=tells_context,
             clock=lambda: self.now,
             wall=lambda: 5000.0,
         )
-        for _ in range(len(chunks)):
+        for _ in chunks:
             self.collector.step()
 
     def add(self, data: bytes) -> "Events":
@@ -87,11 +88,7 @@ class Events:
 
     @property
     def batches(self) -> list[ProxyEvents]:
-        return [reading.value for reading in self.readings if isinstance(reading.value, ProxyEvents)]
-
-    @property
-    def statuses(self) -> list[Any]:
-        return [reading.value for reading in self.readings if reading.source is Source.PROXY]
+        return self.values(Source.PROXY_EVENTS)
 
     @property
     def events(self) -> list[Any]:
@@ -106,7 +103,7 @@ def read(tmp_path: Path) -> Events:
 def test_a_missing_file_is_a_reason_once_and_its_events_come_in_their_order(read: Events) -> None:
     for _ in range(2):
         read.collector.step()
-    assert [reading.failure.kind for reading in read.readings if reading.failure] == [FailureKind.UNAVAILABLE]
+    assert [read.kind(reading.source) for reading in read.readings] == [FailureKind.UNAVAILABLE]
     read.add(b"").add(lines(REQUEST, LOOP)).add(lines(REQUEST)).add(b"")
     assert [batch.events for batch in read.batches] == [(), (REQUEST, LOOP), (REQUEST,)]
     assert {reading.source for reading in read.readings} == {Source.PROXY_EVENTS}
@@ -139,16 +136,6 @@ def test_json_that_is_no_event_is_counted_and_a_line_without_an_end_is_dropped(r
     assert endless.batches[0] == ProxyEvents((LOOP,), 1, 0)
 
 
-@given(st.lists(st.integers(1, 60), max_size=30))
-def test_however_the_bytes_are_cut_the_events_are_the_same(cuts: list[int]) -> None:
-    data = lines(REQUEST, LOOP, REQUEST)
-    chunks, at = [], 0
-    for cut in cuts:
-        chunks.append(TailChunk(data[at : at + cut], more=True))
-        at += cut
-    assert Events(*chunks, TailChunk(data[at:])).events == [REQUEST, LOOP, REQUEST]
-
-
 def test_a_human_log_gives_guardrails_requests_and_without_an_address_the_context() -> None:
     tells = iter([True, False])
     log = Events(HUMAN + RESPONSE, HUMAN, tells_context=lambda: next(tells))
@@ -157,15 +144,10 @@ def test_a_human_log_gives_guardrails_requests_and_without_an_address_the_contex
     assert isinstance(ended, RequestEvent)
     assert (ended.outcome, ended.stop_reason, ended.completion_tokens) == (RequestOutcome.OK, "tool_use", 41)
     assert (ended.prompt_tokens, ended.duration_s) == (None, None)
-    (status,) = log.statuses
+    (status,) = log.values(Source.PROXY)
     (session,) = status.sessions
     assert (session.context_tokens, session.context_window, session.turns_remaining) == (28000, 32768, 4)
     assert status.requests == 1
-
-
-def test_lines_of_one_session_are_one_session() -> None:
-    (status,) = Events(CONTEXT * 300, tells_context=lambda: True).statuses
-    assert [session.requests for session in status.sessions] == [300]
 
 
 def test_an_old_line_without_a_time_stamp_is_not_one_of_now(read: Events) -> None:
@@ -175,19 +157,22 @@ def test_an_old_line_without_a_time_stamp_is_not_one_of_now(read: Events) -> Non
     assert [event.at for event in read.events] == [0.0, 5000.0]
 
 
-@given(st.data())
-def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it(data: st.DataObject) -> None:
-    text = (lines(LOOP) + HUMAN + lines(REQUEST) + RESPONSE) * 2
-    cut = data.draw(st.integers(0, len(text)))
-    both = Events(text[:cut], text[cut:], tells_context=lambda: True)
+BOTH = (lines(LOOP) + HUMAN + lines(REQUEST) + RESPONSE) * 2
+
+
+@given(st.integers(0, len(BOTH)), st.booleans())
+def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it_however_it_is_cut(
+    cut: int, more: bool
+) -> None:
+    both = Events(TailChunk(BOTH[:cut], more=more), BOTH[cut:], tells_context=lambda: True)
     assert both.events == [LOOP, REQUEST] * 2
-    assert both.statuses[-1].requests == 2
+    assert both.last(Source.PROXY).requests == 2
 
 
 @pytest.mark.parametrize(
     "number", ["9" * 400, "-" + "9" * 400, "1e400", "NaN", "1e300", "9" * 5000, "[1, 1e400]"], ids=lambda text: text[:9]
 )
-@pytest.mark.parametrize("name", ["decode_rate", "completion_tokens", "ttft_s", "at", "retries", "of_a_newer_version"])
+@pytest.mark.parametrize("name", ["decode_rate", "at", "retries", "of_a_newer_version"])
 def test_a_number_that_cannot_be_meant_costs_its_line_and_is_counted(name: str, number: str) -> None:
     absurd = f'{{"event": "request", "at": 5.0, "session": "s", "request_id": "x", "{name}": {number}}}\n'.encode()
     good = lines(*[REQUEST] * 5)
