@@ -10,6 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from collect.seen import Seen
 from specdash.collect import gpu as gpu_module
 from specdash.collect.gpu import (
     PROBES,
@@ -21,7 +22,7 @@ from specdash.collect.gpu import (
     look,
     reasons_in_words,
 )
-from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading
+from specdash.core.readings import Gpu, GpuProcess, Gpus, Source
 from support.driver_library import healthy
 from support.faulty_nvml import FaultyNvml
 
@@ -29,15 +30,14 @@ CLOCKS = {"sm_clock_mhz", "memory_clock_mhz"}
 """Fields of one function of NVML."""
 
 
-class Bench:
+class Bench(Seen):
     """A collector with its clock and what it published."""
 
     def __init__(self, nvml: Any) -> None:
-        self.now = 100.0
-        self.nvml = nvml
-        self.readings: list[Reading[Gpus]] = []
+        super().__init__()
+        self.now, self.nvml = 100.0, nvml
         self.collector = GpuCollector(
-            self.readings.append,
+            self.take,
             lambda: frozenset({4711}),
             nvml=nvml,
             clock=lambda: self.now,
@@ -50,20 +50,12 @@ class Bench:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        value = self.readings[-1].value
-        assert value is not None, self.readings[-1].failure
-        return value.gpus
+        found: Gpus = self.last(Source.GPU)
+        return found.gpus
 
     @property
     def gpu(self) -> Gpu:
         return self.gpus[0]
-
-    @property
-    def failure(self) -> str:
-        failure = self.readings[-1].failure
-        assert failure is not None
-        assert failure.kind is FailureKind.UNAVAILABLE
-        return failure.detail
 
 
 @pytest.fixture
@@ -130,7 +122,7 @@ def test_a_driver_error_ends_the_session_and_a_new_one_recovers(bench: Bench, nv
     bench.step()
     nvml.faults = dict.fromkeys(("nvmlDeviceGetUtilizationRates", "nvmlShutdown"), pynvml.NVML_ERROR_GPU_IS_LOST)
     pauses = [bench.step(1.0) for _ in range(8)]
-    assert "driver error" in bench.failure
+    assert "driver error" in bench.detail(Source.GPU)
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60], "attempts grow rarer"
     nvml.faults.clear()
     bench.step(60.0)
@@ -156,12 +148,12 @@ def test_without_the_library_of_the_driver_the_package_is_not_even_imported(monk
     monkeypatch.delitem(sys.modules, "pynvml")
     bench = Bench(None)
     assert bench.step() == RETRY_ABSENT_S
-    assert "no driver" in bench.failure
+    assert "no driver" in bench.detail(Source.GPU)
     assert "pynvml" not in sys.modules
     bench = Bench(FaultyNvml())
     bench.nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     assert bench.step() == RETRY_ABSENT_S
-    assert "not loaded" in bench.failure
+    assert "not loaded" in bench.detail(Source.GPU)
     bench.nvml.faults.clear()
     bench.step(30.0)
     assert bench.gpu.name == "NVIDIA H200", "one that is loaded later is seen then"
@@ -209,6 +201,7 @@ def test_the_doctor_names_every_gpu_as_far_as_it_is_known_and_closes_its_session
     ("asked", "fault", "on_the_bus", "absence", "words"),
     [
         ("Init", "LIBRARY_NOT_FOUND", None, Absence.NO_GPU, "no NVIDIA GPU and no driver on this machine"),
+        # Another vendor's, and another device of NVIDIA's.
         ("Init", "LIBRARY_NOT_FOUND", ("0x1002", "0x030000"), Absence.NO_GPU, "no NVIDIA GPU and no driver"),
         ("Init", "LIBRARY_NOT_FOUND", ("0x10de", "0x040300"), Absence.NO_GPU, "no NVIDIA GPU and no driver"),
         ("Init", "LIBRARY_NOT_FOUND", ("0x10de", "0x030200"), Absence.NO_DRIVER, "is there (PCI 0000:01:00.0), and"),

@@ -1,12 +1,12 @@
-"""A log that a program keeps: journalctl's, docker's and podman's, by programs that print what the real ones did."""
+"""A log of a file, or of journalctl, docker and podman, by programs that print what the real ones did; as batches."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -17,8 +17,9 @@ from specdash.collect.log_source import ProgramLines, command_of, lines_of, past
 from specdash.collect.logs import LogCollector
 from specdash.collect.tail import LogTail
 from specdash.core.errors import ExitCode
+from specdash.core.log_facts import LogBatch, TaskLaunched
 from specdash.core.log_places import check_place, program_and_name
-from specdash.core.readings import Source
+from specdash.core.readings import FailureKind, Source
 from support.terminal import Terminal
 from support.waiting import until
 
@@ -33,8 +34,7 @@ LINES = b"main: loading model\nsrv  update_slots: all slots are idle\n"
 DASHBOARD = [sys.executable, "-m", "specdash"]
 
 
-class Program(Protocol):
-    def __call__(self, place: str, code: str) -> Path: ...
+Program = Callable[[str, str], Path]
 
 
 @pytest.fixture
@@ -84,11 +84,8 @@ def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: 
         lines.close()
     assert "-f" in asked.read_text(encoding="utf-8").split()
     assert process.poll() is not None, "none is left behind"
-
-
-def test_a_unit_is_one_of_the_system_or_of_the_user() -> None:
-    command = ["journalctl", "--unit", "a.service", "--user-unit", "a.service", "-o", "cat", "-q", "-n", "7", "-f"]
-    assert command_of("journal:a.service", 7) == command
+    both = ["--unit", "a.service", "--user-unit", "a.service"]
+    assert command_of("journal:a.service", 7) == ["journalctl", *both, "-o", "cat", "-q", "-n", "7", "-f"]
 
 
 @pytest.mark.parametrize("place", COMPLAINTS)
@@ -200,3 +197,90 @@ def test_a_name_that_no_unit_or_container_has_is_refused(place: str, tmp_path: P
     with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME, podman:NAME, or - "):
         check_place(place)
     assert isinstance(lines_of(str(tmp_path / place)), LogTail)
+
+
+LAUNCH = b"0.00.%03d.000 I slot launch_slot_: id  0 | task %d | processing task, is_child = 0\n"
+
+
+class Log(Seen):
+    """A log file, its collector, and what that published."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.now = 0.0
+        self.collector = LogCollector(str(path), self.take, clock=lambda: self.now)
+
+    def write(self, data: bytes) -> "Log":
+        """More of the log, and a look at it."""
+        with self.path.open("ab") as file:
+            file.write(data)
+        self.collector.step()
+        return self
+
+    @property
+    def batches(self) -> list[LogBatch]:
+        return self.values(Source.LOG)
+
+    def tasks(self) -> list[int]:
+        return [fact.task for batch in self.batches for fact in batch.facts if isinstance(fact, TaskLaunched)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "server.log")
+
+
+def test_the_first_batch_holds_all_that_the_file_had(log: Log) -> None:
+    log.write(b"".join(LAUNCH % (number % 1000, number) for number in range(5000)))
+    assert [batch.lines for batch in log.batches] == [5000]
+    assert log.tasks() == list(range(5000))
+
+
+def test_an_empty_log_is_known_to_be_empty_and_nothing_new_is_not_published(log: Log) -> None:
+    log.path.touch()
+    for _ in range(4):
+        assert 0 < log.collector.step() <= 0.5
+    assert log.batches == [LogBatch()]
+
+
+def test_a_missing_log_is_a_reason_once_and_found_when_it_comes(log: Log) -> None:
+    for _ in range(2):
+        log.collector.step()
+    log.write(LAUNCH % (1, 7))
+    assert log.tasks() == [7]
+    assert not log.batches[-1].restarted
+    log.path.unlink()
+    for _ in range(2):
+        log.collector.step()
+    kinds = [reading.failure and reading.failure.kind for reading in log.readings]
+    assert kinds == [FailureKind.UNAVAILABLE, None, FailureKind.UNAVAILABLE]
+
+
+def test_a_new_log_under_the_same_name_is_a_restart(log: Log) -> None:
+    log.write(LAUNCH % (900, 7) + b"an unfinished li")
+    log.path.write_bytes(b"")
+    log.write(LAUNCH % (1, 0))
+    assert log.batches[-1].restarted
+    assert log.tasks() == [7, 0]
+    assert sum(batch.lines for batch in log.batches) == 3
+
+
+def test_a_backlog_is_worked_off_in_turns_of_bounded_length(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowParser:
+        def feed(self, data: bytes) -> LogBatch:
+            log.now += 0.05
+            return LogBatch(lines=data.count(b"\n"))
+
+    monkeypatch.setattr("specdash.llama.log.parser.LogParser", SlowParser)
+    log.write(b"")
+    log.path.write_bytes(b"x\n" * 6_000_000)
+    log.readings.clear()
+    turns = 0
+    while sum(batch.lines for batch in log.batches) < 6_000_000:
+        started, turns = log.now, turns + 1
+        pause = log.collector.step()
+        assert log.now - started < 0.3
+        assert pause >= min(0.2, log.now - started) - 1e-9, "at least as long a rest as the work, up to the period"
+    assert turns > 10
+    assert len(log.readings) == turns

@@ -1,4 +1,7 @@
-"""Everything together on the real llama.cpp server: what is collected is what the server itself says."""
+"""Everything together on the real llama.cpp server: what is collected is what the server itself says.
+
+A server that dies, hangs or has endpoints switched off: tests/e2e/test_availability_alerts.py.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import pytest
 from collect.seen import Seen
 from specdash.collect.hub import Hub
 from specdash.core.log_facts import RequestAcceptance
-from specdash.core.readings import FailureKind, HealthStatus, Source
+from specdash.core.readings import HealthStatus, Source
 from specdash.core.target import Target
 from support.asking import complete
 from support.fault_server import free_port
@@ -52,20 +55,6 @@ def test_a_request_is_seen_by_metrics_slots_and_log_alike(log: Path) -> None:
     assert seen.last(Source.HEALTH).status is HealthStatus.OK
     assert seen.last(Source.PROCESS).pid == process.pid
     assert sum(batch.unrecognised for batch in seen.values(Source.LOG)) == 0
-
-
-def test_a_server_that_dies_and_comes_back_is_followed(log: Path) -> None:
-    port, seen = free_port(), Seen()
-    with Hub(Target(f"http://127.0.0.1:{port}", log=str(log)), [seen.take], interval_s=0.25, gpu=False):
-        until(lambda: seen.kind(Source.HEALTH) is FailureKind.REFUSED)
-        with small_server(port, log):
-            complete(f"http://127.0.0.1:{port}", PROMPT, 60)
-            until(lambda: (counters := seen.last(Source.METRICS)) and counters.predicted_tokens)
-        until(lambda: seen.kind(Source.METRICS) is FailureKind.REFUSED)
-        with small_server(port, log) as second:
-            until(lambda: (counters := seen.last(Source.METRICS)) and counters.predicted_tokens == 0)
-            until(lambda: (tree := seen.last(Source.PROCESS)) and tree.pid == second.pid)
-            until(lambda: any(batch.restarted for batch in seen.values(Source.LOG)))
 
 
 @pytest.mark.slow

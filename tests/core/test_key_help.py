@@ -8,6 +8,7 @@ from specdash.core import parameter_catalogue as backend
 from specdash.core import proxy_parameters
 from specdash.core.changes import Role
 from specdash.core.env_edit import KeyHelp, all_keys, check_value, key_help, listed_values
+from specdash.core.errors import InputError
 
 EVERY_NAME = (*backend.BY_KEY, *proxy_parameters.BY_KEY, *backend.PASSED_ON)
 
@@ -61,3 +62,28 @@ def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_liste
     assert all(key.restart for key in all_keys(Role.BACKEND))
     assert known("PROXY_PORT").restart
     assert not known("PROXY_LOOP_BREAKER").restart
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "good", "bad"),
+    [
+        (Role.BACKEND, "LLAMA_DRAFT_MAX", "1", "0"),
+        (Role.BACKEND, "LLAMA_DRAFT_MAX", "1024", "lots"),
+        (Role.BACKEND, "LLAMA_SPEC_TYPE", "new-type,ngram-mod", "none,ngram-mod"),
+        (Role.BACKEND, "LLAMA_ARG_NUMA", "isolate", "x"),
+        (Role.PROXY, "PROXY_PORT", "4000", "70000"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(role: Role, key: str, good: str, bad: str) -> None:
+    check_value(role, key, good)
+    check_value(role, key, "")
+    with pytest.raises(InputError, match=key):
+        check_value(role, key, bad)
+
+
+def test_a_removed_variable_names_its_key_and_no_complaint_holds_a_secret() -> None:
+    with pytest.raises(InputError, match=r"llama\.cpp removed this variable; use LLAMA_DRAFT_MAX"):
+        check_value(Role.BACKEND, "LLAMA_ARG_DRAFT_MAX", "8")
+    with pytest.raises(InputError) as refused:
+        check_value(Role.PROXY, "PROXY_PORT", "--api-key sk-1")
+    assert "sk-1" not in str(refused.value)

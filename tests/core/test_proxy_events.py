@@ -1,6 +1,7 @@
-"""What a proxy tells of itself is read with its types, or not at all."""
+"""What a proxy reports of itself, as events, figures and lines of its log, is read with its types or not at all."""
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import example, given
 from msgspec.structs import replace
 
 from specdash.core.proxy_events import (
+    DECODE,
+    PREFILL,
     ActiveView,
     Guardrail,
     GuardrailAction,
@@ -16,10 +19,14 @@ from specdash.core.proxy_events import (
     ProxyStatus,
     RequestEvent,
     SessionView,
+    SpeedLimits,
     from_json,
+    speed,
     status_from_json,
     to_json,
+    with_credible_speeds,
 )
+from specdash.core.proxy_lines import ContextLine, context_text, note_text
 from specdash.core.records import can_be_meant
 from specdash.core.structs import json_of
 from support.any_value import json_values, of_hint
@@ -45,10 +52,7 @@ def test_an_event_is_read_back_as_written_or_not_at_all(event: ProxyEvent) -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("at", "noon"),
         ("at", True),
-        ("at", None),
-        ("session", 1),
         ("status", "200"),
         ("ttft_s", float("nan")),
         ("retries", 1.5),
@@ -75,16 +79,10 @@ def test_what_is_no_event_never_raises(line: str) -> None:
     "change",
     [
         {"requests": "many"},
-        {"requests": True},
         {"started": float("inf")},
-        {"version": None},
-        {"held": 1},
         {"counters": {"a": float("inf")}},
-        {"counters": []},
         {"sessions": [{"id": "s", "last_seen": None}]},
-        {"sessions": [{"id": "s", "last_seen": 1.0, "is_looping": "yes"}]},
         {"active": [{"request_id": "r", "session": "s", "started": 1.0, "phase": "dancing"}]},
-        {"active": [{"request_id": "r", "session": "s", "started": 1.0, "decode_rate": "fast"}]},
     ],
 )
 def test_a_status_whose_field_has_another_type_is_none(change: dict[str, Any]) -> None:
@@ -96,3 +94,71 @@ def test_a_status_whose_field_has_another_type_is_none(change: dict[str, Any]) -
 def test_anything_else_is_no_status_and_never_raises(values: Any) -> None:
     status = status_from_json(values)
     assert status is None or status_from_json(json_of(status)) == status
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ms", "limits", "expected"),
+    [
+        (120, 900.0, DECODE, 133.33), (122, 19.23, PREFILL, 6344.25), (8, 80.0, DECODE, 100.0),
+        (1, 0.001, DECODE, None), (7, 70.0, DECODE, None), (8, 0.5, DECODE, None), (10**6, 1.0, DECODE, None),
+        (1, 1020.0, PREFILL, None), (31, 100.0, PREFILL, None), (None, 5.0, DECODE, None), (50, None, DECODE, None),
+        (50, 0, DECODE, None), (50, float("nan"), DECODE, None), (float("nan"), 5.0, DECODE, None),
+    ],
+)  # fmt: skip
+def test_a_speed_needs_enough_tokens_and_time(
+    tokens: float | None, ms: float | None, limits: SpeedLimits, expected: float | None
+) -> None:
+    assert speed(tokens, ms, limits) == pytest.approx(expected, abs=0.01)
+
+
+def test_speeds_that_their_own_tokens_do_not_bear_out_are_left_out() -> None:
+    written = {"prompt_tokens": 2001, "cached_tokens": 2000, "prefill_rate": 0.98, "completion_tokens": 1}
+    found = with_credible_speeds({**written, "decode_rate": 1e6})
+    assert (found["prefill_rate"], found["decode_rate"]) == (None, None)
+    sound = {"prompt_tokens": 900, "prefill_rate": 400.0, "completion_tokens": 90, "decode_rate": 40.0}
+    assert with_credible_speeds(dict(sound)) == sound
+
+
+G, A = Guardrail, GuardrailAction
+
+
+@pytest.mark.parametrize(
+    ("guardrail", "action", "facts", "text"),
+    [
+        (G.MALFORMED_TOOL, A.DETECTED, {"streak": 2, "kind": "markup", "tool": "Read"},
+         "MALFORMED TOOL PAYLOAD: detected streak=2 kind=markup tool=Read request=r session=s"),
+        (G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 2, "status": 503},
+         "MALFORMED RETRY: retried attempt=1 attempts=2 status=503 request=r session=s"),
+        (G.STRICT_STREAM, A.APPLIED, {}, "STRICT STREAM GUARDRAIL: applied request=r session=s"),
+        (G.LOOP_BREAKER, A.RELEASED, {"reason": "context", "utilisation": 0.915},
+         "LOOP BREAKER: released reason=context utilisation=0.915 request=r session=s"),
+        (G.TOOL_NARROWING, A.APPLIED, {"kept": ["Read", "a b"]},
+         "TOOL NARROWING: applied kept=Read,a_b request=r session=s"),
+    ],
+)  # fmt: skip
+def test_what_a_guardrail_did(guardrail: Guardrail, action: GuardrailAction, facts: dict[str, Any], text: str) -> None:
+    assert note_text(guardrail, action, facts, session="s", request_id="r")[1] == text
+
+
+def test_every_note_has_a_line_and_a_level_and_hostile_words_stay_in_their_place() -> None:
+    for guardrail in Guardrail:
+        for action in GuardrailAction:
+            level, text = note_text(guardrail, action, {"odd": "a\nb"}, session="c\nd 1 [INFO] LOOP BREAKER: released")
+            assert text.endswith(f": {action} odd=a_b session=c_d_1_[INFO]_LOOP_BREAKER:_released")
+            assert logging.DEBUG <= level <= logging.ERROR
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "text"),
+    [
+        (ContextLine(1000, 262144), logging.INFO, "CONTEXT: 1000/262144 tokens (0.4%), unknown"),
+        (ContextLine(1, 2, "CRITICAL"), logging.ERROR, "CONTEXT CRITICAL: 1/2 tokens (50.0%), unknown"),
+        (
+            ContextLine(231000, 262144, "HIGH", 12, pruned=2, overflows=1, session="hdr:a"),
+            logging.WARNING,
+            "CONTEXT HIGH: 231000/262144 tokens (88.1%), ~12 turns remaining, pruned=2, overflows=1 session=hdr:a",
+        ),
+    ],
+)
+def test_a_context_line_reads_as_the_seeds_wrote_it(line: ContextLine, level: int, text: str) -> None:
+    assert context_text(line) == (level, text)
