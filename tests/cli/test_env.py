@@ -104,12 +104,11 @@ class TestShow:
         code, _, err = env("show", "--env-file", str(file))
         assert (code, "do not tell whose it is; add --service" in err) == (ExitCode.USAGE, True)
 
-    def test_marks_what_is_unknown_ineffective_or_unreadable(self, env: Env, backend: Path) -> None:
+    def test_marks_what_is_ineffective_or_unreadable(self, env: Env, backend: Path) -> None:
         written(backend, "LLAMA_DRAFT_MX=8\nLLAMA_PARALLEL=1\nLLAMA_PARALLEL=2\nnonsense\n# \\\nLLAMA_ALIAS=a\n")
         _, out, _ = env("show")
         assert out.splitlines()[1:] == [
             "  1  LLAMA_DRAFT_MX=8",
-            "         unknown: not a known key; did you mean LLAMA_DRAFT_MAX?",
             "  2  LLAMA_PARALLEL=1",
             "         ineffective: line 3 sets it again",
             "  3  LLAMA_PARALLEL=2",

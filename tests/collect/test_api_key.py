@@ -14,8 +14,6 @@ def test_the_variable_goes_before_the_first_key_of_the_file_and_without_either_t
     assert resolve_api_key("MY_KEY", "/no/such/file", {"MY_KEY": " K1\n"}) == "K1"
     assert resolve_api_key(None, str(file), {}) == "K2"
     assert resolve_api_key(None, None, {"LLAMA_API_KEY": "K"}) is None
-    assert key_file_warning(None) is None
-    assert key_file_warning(str(tmp_path / "no")) is None
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
@@ -25,15 +23,16 @@ def test_a_variable_that_is_missing_or_empty_is_named(value: str | None) -> None
         resolve_api_key("MY_KEY", None, env)
 
 
-def test_a_file_that_is_missing_empty_or_no_text_is_named(tmp_path: Path) -> None:
-    empty, binary = tmp_path / "empty", tmp_path / "binary"
-    empty.write_text("\n# nothing\n")
-    binary.write_bytes(b"\xff\xfe")
-    for file, words in ((tmp_path / "no", "No such file"), (tmp_path, "directory"), (empty, "holds no key"),
-                        (binary, "not a text file")):  # fmt: skip
-        with pytest.raises(InputError, match=words) as refused:
-            resolve_api_key(None, str(file), {})
-        assert str(file) in str(refused.value)
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "No such file"), (b"\n# nothing\n", "holds no key"), (b"\xff\xfe", "not a text file")],
+)
+def test_a_file_that_is_missing_empty_or_no_text_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=f"{file}.*{words}"):
+        resolve_api_key(None, str(file), {})
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel", "nul\0"])
@@ -43,11 +42,10 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_repeated(key: str) -> None
     assert key not in str(refused.value)
 
 
-@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o400, False), (0o640, True), (0o644, True)])
-def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, mode: int, warns: bool) -> None:
+def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
     file = tmp_path / "key"
+    assert key_file_warning(None) is key_file_warning(str(file)) is None
     file.write_text("K")
-    file.chmod(mode)
-    warning = key_file_warning(str(file))
-    assert (warning is not None) is warns
-    assert warning is None or "chmod 600" in warning
+    for mode, warns in ((0o600, False), (0o400, False), (0o640, True), (0o604, True)):
+        file.chmod(mode)
+        assert ("chmod 600" in (key_file_warning(str(file)) or "")) is warns

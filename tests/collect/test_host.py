@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,10 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from specdash.collect.host import (
-    HostCollector,
-    ProcessWatch,
-    disk_of,
-    written_places,
-)
+from collect.seen import Seen
+from specdash.collect.host import HostCollector, ProcessWatch, disk_of, written_places
 from specdash.core.masking import MASK, masked_command
-from specdash.core.readings import Disk, ProcessTree, Reading, ReadingStatus, Source
+from specdash.core.readings import ProcessTree, Source
 from specdash.core.target import Target, local_port
 from support.waiting import until
 
@@ -34,6 +30,7 @@ end = time.monotonic() + 0.3
 while time.monotonic() < end: pass
 time.sleep(60)
 """
+HERE, ME = Target("http://127.0.0.1:1"), os.getpid()
 
 
 @pytest.fixture
@@ -50,49 +47,48 @@ def family() -> Iterator[subprocess.Popen[str]]:
             psutil.Process(child).kill()
 
 
-def value_of(reading: Reading[Any]) -> Any:
-    assert reading.value is not None, reading.failure
-    return reading.value
+class Watched(Seen):
+    """What a collector published, by a clock of its own."""
 
+    def __init__(self, target: Target, find_pid: Callable[[int], int | None] | None = None, **more: Any) -> None:
+        super().__init__()
+        self.now = 0.0
+        if find_pid is not None:
+            more |= {"clock": lambda: self.now, "find_pid": find_pid}
+        self.collector = HostCollector(target, self.take, **more)
 
-def collected(target: Target, steps: int = 1) -> dict[Source, list[Reading[Any]]]:
-    readings: dict[Source, list[Reading[Any]]] = {Source.HOST: [], Source.PROCESS: []}
-    collector = HostCollector(target, lambda reading: readings[reading.source].append(reading))
-    for step in range(steps):
-        if step:
-            time.sleep(0.1)
-        collector.step(1.0)
-    return readings
+    def step(self, seconds: float = 1.0) -> float:
+        pause = self.collector.step(seconds)
+        self.now += seconds
+        return pause
 
 
 class TestHost:
-    def test_the_machine_is_told_in_full(self) -> None:
-        first, host = map(value_of, collected(Target("http://127.0.0.1:1"), steps=2)[Source.HOST])
-        assert first.cpu_utilisation is None
-        assert host.cpu_count == os.cpu_count()
-        assert host.cpu_utilisation is not None
+    def test_the_machine_is_shown_in_full(self) -> None:
+        watched = Watched(HERE)
+        watched.step()
+        assert watched.last(Source.HOST).cpu_utilisation is None
+        time.sleep(0.1)
+        watched.step()
+        host = watched.last(Source.HOST)
+        assert (host.cpu_count, host.memory_total_bytes) == (os.cpu_count(), psutil.virtual_memory().total)
         assert 0 <= host.cpu_utilisation <= 1
-        assert host.memory_total_bytes == psutil.virtual_memory().total
-        assert host.memory_used_bytes is not None
         assert 0 < host.memory_used_bytes < host.memory_total_bytes
         assert host.load_1m is not None
-        assert host.disk_free_bytes is not None
-        assert host.disk_total_bytes is not None
-        assert host.disk_free_bytes <= host.disk_total_bytes
+        assert 0 < host.disk_free_bytes <= host.disk_total_bytes
 
-    def test_the_folders_that_are_written_to_are_told_with_their_disks(self, tmp_path: Path) -> None:
+    def test_the_folders_that_are_written_to_are_shown_with_their_disks(self, tmp_path: Path) -> None:
         log, state = tmp_path / "log" / "server.log", tmp_path / "state"
         log.parent.mkdir()
-        target = Target("http://127.0.0.1:1", log=str(log), proxy_log="journal:proxy")
+        target = replace(HERE, log=str(log), proxy_log="journal:proxy")
         places = written_places(target, {"XDG_STATE_HOME": str(state)})
         assert places == [("server log", str(log.parent)), ("specdash's state", str(state / "specdash"))]
-        readings: list[Reading[Any]] = []
-        collector = HostCollector(target, readings.append, places=lambda: places)
-        assert collector.step(5.0) < 1.0, "CPU figures need two looks"
-        assert collector.step(5.0) == 5.0
-        disks: tuple[Disk, ...] = value_of(readings[0]).disks
+        watched = Watched(HERE, places=lambda: places)
+        assert watched.step(5.0) < 1.0, "CPU figures need two looks"
+        assert watched.step(5.0) == 5.0
+        disks = watched.last(Source.HOST).disks
         assert [(disk.use, disk.path) for disk in disks] == places
-        # The second is not there yet: the folder that it will be made in tells.
+        # The second is not there yet: the folder that it will be made in stands for it.
         assert disks[0].device == disks[1].device == tmp_path.stat().st_dev
         assert 0 < disks[0].free_bytes <= disks[0].total_bytes
         assert disk_of("log", "/proc/self") is None
@@ -101,42 +97,34 @@ class TestHost:
         assert ("server log", "/var/log/specdash") in written_places(link, {})
 
     def test_swap_rates_are_those_between_two_looks(self) -> None:
-        now, swapped = [0.0], [(10, 20), (30, 20), (40, 60)]
+        swapped = [(10, 20), (30, 20), (40, 60)]
         looks = iter([*(SimpleNamespace(total=100, used=7, sin=sin, sout=sout) for sin, sout in swapped), None])
-        readings: list[Reading[Any]] = []
-        collector = HostCollector(
-            Target("http://127.0.0.1:1"),
-            readings.append,
-            swap=lambda: next(looks),
-            clock=lambda: now[0],
-            find_pid=lambda _: None,
-        )
+        watched = Watched(HERE, lambda _: None, swap=lambda: next(looks))
         for _ in range(4):
-            collector.step(2.0)
-            now[0] += 2.0
-        hosts = [value_of(reading) for reading in readings if reading.source is Source.HOST]
+            watched.step(2.0)
+        hosts = watched.values(Source.HOST)
         rates = [(host.swap_in_bytes_per_s, host.swap_out_bytes_per_s) for host in hosts]
         assert rates == [(None, None), (10, 0), (5, 20), (None, None)]
         assert [host.swap_used_bytes for host in hosts] == [7, 7, 7, None]
 
 
+def sampled(watch: ProcessWatch) -> ProcessTree:
+    tree = watch.sample()
+    assert tree is not None
+    return tree
+
+
 class TestProcess:
     def test_a_tree_is_measured_together(self, family: subprocess.Popen[str]) -> None:
         watch = ProcessWatch(family.pid)
-        first = watch.sample()
-        assert first is not None
-        assert first.cpu_cores is None
+        assert sampled(watch).cpu_cores is None
         time.sleep(0.2)
-        tree = watch.sample()
-        assert tree is not None
+        tree = sampled(watch)
         assert tree.pid == tree.pids[0] == family.pid
         assert tree.processes == len(tree.pids) == 2
-        assert tree.threads is not None
-        assert tree.threads >= 2
-        assert tree.memory_bytes is not None
-        assert tree.memory_bytes > 5_000_000
-        assert tree.cpu_cores is not None
-        assert tree.cpu_cores > 0.05
+        assert (tree.threads or 0) >= 2
+        assert (tree.memory_bytes or 0) > 5_000_000
+        assert (tree.cpu_cores or 0) > 0.05
         assert tree.started_wall == pytest.approx(time.time(), abs=30)
         assert tree.command[-2:] == ("--api-key", MASK)
 
@@ -154,99 +142,68 @@ class TestProcess:
         with socket.create_server(("127.0.0.1", 0)) as server:
             url = f"http://127.0.0.1:{server.getsockname()[1]}"
             for pid, expected in ((None, os.getpid()), (family.pid, family.pid)):
-                tree: ProcessTree = value_of(collected(Target(url, pid=pid))[Source.PROCESS][0])
-                assert tree.pid == expected
+                watched = Watched(Target(url, pid=pid))
+                watched.step()
+                assert watched.last(Source.PROCESS).pid == expected
 
-    def test_a_port_of_nobody_and_another_machine_say_so(self) -> None:
-        for url, words in (("http://127.0.0.1:1", "listens on port 1"), ("http://10.0.0.1:1", "another machine")):
-            reading = collected(Target(url))[Source.PROCESS][0]
-            assert reading.status is ReadingStatus.UNKNOWN
-            assert reading.failure is not None
-            assert words in reading.failure.detail
+    def test_a_port_without_a_process_and_another_machine_say_so(self) -> None:
+        for url, words in ((HERE.url, "listens on port 1"), ("http://10.0.0.1:1", "another machine")):
+            watched = Watched(Target(url))
+            watched.step()
+            assert words in watched.detail(Source.PROCESS)
 
     def test_a_pid_that_ended_is_not_trusted_again_and_the_port_is_asked(self) -> None:
+        asked: list[int] = []
+
+        def find_pid(port: int) -> int:
+            asked.append(port)
+            return ME
+
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-            readings: list[Reading[Any]] = []
-            now = [0.0]
-            asked: list[int] = []
-
-            def find_pid(port: int) -> int | None:
-                asked.append(port)
-                return os.getpid()
-
-            collector = HostCollector(
-                Target("http://127.0.0.1:7", pid=process.pid),
-                lambda reading: readings.append(reading) if reading.source is Source.PROCESS else None,
-                clock=lambda: now[0],
-                find_pid=find_pid,
-            )
-            collector.step(1.0)
-            assert collector.backend_pids() == {process.pid}
+            watched = Watched(Target("http://127.0.0.1:7", pid=process.pid), find_pid)
+            watched.step()
+            assert watched.collector.backend_pids() == {process.pid}
             process.communicate(b"\n", timeout=10)
-        for _ in range(2):
-            now[0] += 1.0
-            collector.step(1.0)
-        assert [reading.value.pid if reading.value else None for reading in readings] == [
-            process.pid,
-            None,
-            os.getpid(),
-        ]
+        watched.step()
+        watched.step()
+        pids = [reading.value and reading.value.pid for reading in watched.of(Source.PROCESS)]
+        assert pids == [process.pid, None, ME]
         assert asked == [7]
 
     def test_the_owner_of_a_port_is_not_sought_at_every_look(self) -> None:
-        now, asked = [0.0], []
-        collector = HostCollector(
-            Target("http://127.0.0.1:7"), lambda _: None, clock=lambda: now[0], find_pid=lambda port: asked.append(port)
-        )
+        asked: list[int] = []
+        watched = Watched(HERE, asked.append)
         for _ in range(11):
-            collector.step(1.0)
-            now[0] += 1.0
+            watched.step()
         assert len(asked) == 3
 
-
-def test_a_process_that_was_stopped_is_named_be_it_the_root_or_a_child(family: subprocess.Popen[str]) -> None:
-    watch = ProcessWatch(family.pid)
-    tree = watch.sample()
-    assert tree is not None
-    assert tree.stopped == ()
-    child = next(pid for pid in tree.pids if pid != family.pid)
-    for pid in (child, family.pid):
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda pid=pid: _stopped(watch) == (pid,))  # type: ignore[misc]
-        os.kill(pid, signal.SIGCONT)
-        until(lambda: _stopped(watch) == ())
+    def test_a_process_that_was_stopped_is_named_be_it_the_root_or_a_child(self, family: subprocess.Popen[str]) -> None:
+        watch = ProcessWatch(family.pid)
+        first = sampled(watch)
+        assert first.stopped == ()
+        for pid in reversed(first.pids):
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda pid=pid: sampled(watch).stopped == (pid,))  # type: ignore[misc]
+            os.kill(pid, signal.SIGCONT)
+            until(lambda: sampled(watch).stopped == ())
 
 
-def _stopped(watch: ProcessWatch) -> tuple[int, ...] | None:
-    tree = watch.sample()
-    return tree.stopped if tree is not None else None
-
-
-@pytest.mark.parametrize(
-    ("url", "port"),
-    [
-        ("http://127.0.0.1:8080", 8080),
-        ("http://localhost", 80),
-        ("https://[::1]", 443),
-        ("http://127.0.5.1:3", 3),
-        ("http://box:8080", None),
-    ],
-)
-def test_which_addresses_are_on_this_machine(url: str, port: int | None) -> None:
-    assert local_port(url) == port
+def test_which_addresses_are_on_this_machine() -> None:
+    urls = ("http://127.0.0.1:8080", "http://localhost", "https://[::1]", "http://127.0.5.1:3", "http://box:8080")
+    assert list(map(local_port, urls)) == [8080, 80, 443, 3, None]
 
 
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (("--api-key", "K1", "--port", "1"), ("--api-key", MASK, "--port", "1")),
-        (("--api_key=K1",), (f"--api_key={MASK}",)),
-        (("-hft", "K1"), ("-hft", MASK)),
-        (("--hf-token",), ("--hf-token",)),
-        (("--note", "hf_abcdefghijkl"), ("--note", MASK)),
-        (("--model-url", "https://me:pw@host/x"), ("--model-url", f"https://{MASK}@host/x")),
-        (("--api-key-file", "/run/key"), ("--api-key-file", "/run/key")),
+        ("--api-key K1 --port 1", f"--api-key {MASK} --port 1"),
+        ("--api_key=K1 --port=1", f"--api_key={MASK} --port=1"),
+        ("-hft K1", f"-hft {MASK}"),
+        ("--hf-token", "--hf-token"),
+        ("--note hf_abcdefghijkl", f"--note {MASK}"),
+        ("--model-url https://me:pw@host/x", f"--model-url https://{MASK}@host/x"),
+        ("--api-key-file /run/key", "--api-key-file /run/key"),
     ],
 )
-def test_secrets_in_a_command_are_masked(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
-    assert masked_command(command) == shown
+def test_secrets_in_a_command_are_masked(command: str, shown: str) -> None:
+    assert " ".join(masked_command(command.split())) == shown

@@ -1,74 +1,58 @@
-"""The hub watches everything of one target, and ends within a second whatever hangs."""
+"""The hub watches everything of one target, knows when it gets no CPU itself, and ends within a second."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from collect.seen import Seen, leave, routes
 from specdash.collect import gpu, own_files
 from specdash.collect import hub as proxy_watch
-from specdash.collect.hub import Bus, Hub
+from specdash.collect.hub import SPAN_S, TICK_S, Bus, Hub, SchedulingWatch
 from specdash.core import paths
 from specdash.core.errors import UsageError
-from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, to_json
-from specdash.core.readings import OTHER_SERVERS, FailureKind, Reading, ReadingStatus, Source
+from specdash.core.proxy_events import ProxyStatus, RequestEvent, to_json
+from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, Source
 from specdash.core.records import ProxyRecord, RunRecord
 from specdash.core.structs import json_of
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
+from support.clock import Clock
 from support.fault_server import FaultServer, free_port, hangs, says
 from support.waiting import until
 
-PATIENCE_S = 15.0
+ME = psutil.Process()
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    routes = {
-        "/health": says(200, '{"status":"ok"}'),
-        "/props": says(200, '{"total_slots":1}'),
-        "/metrics": says(200, "llamacpp:n_decode_total 5\n"),
-        "/slots": says(200, '[{"id":0,"is_processing":false}]'),
-    }
-    with FaultServer(routes) as running:
-        yield running
+def broken(*_: Any) -> Any:
+    raise ZeroDivisionError
 
 
-class Seen:
-    def __init__(self) -> None:
-        self.readings: list[Reading[Any]] = []
-
-    def take(self, reading: Reading[Any]) -> None:
-        self.readings.append(reading)
-
-    def of(self, source: Source) -> list[Reading[Any]]:
-        return [reading for reading in self.readings if reading.source is source]
-
-    def wait_for(self, *sources: Source) -> None:
-        until(
-            lambda: all(self.of(source) for source in sources),
-            PATIENCE_S,
-            why=lambda: f"only {sorted({str(r.source) for r in self.readings})}",
-        )
-
-
-def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
+def test_every_source_is_observed_and_a_collector_with_a_bug_says_so(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, seen = tmp_path / "server.log", Seen()
     log.write_text("0.00.001.000 I srv  llama_server: model loaded\n")
-    seen = Seen()
+    monkeypatch.setattr(gpu.GpuCollector, "step", broken)
     with Hub(Target(server.url, log=str(log)), [seen.take]):
         # Only a router has models to tell of.
         seen.wait_for(*(source for source in Source if source is not Source.ROUTER))
-    for source in (Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.LOG, Source.HOST, Source.PROCESS):
-        assert seen.of(source)[-1].status is ReadingStatus.KNOWN, seen.of(source)[-1].failure
+    assert seen.known(*(Source(name) for name in ("health", "props", "metrics", "slots", "log", "host", "process")))
+    assert (seen.kind(Source.GPU), seen.detail(Source.GPU)) == (
+        FailureKind.ERROR,
+        "the collector failed: ZeroDivisionError",
+    )
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_where_a_server_goes_its_process_is_looked_at_at_once(server: FaultServer) -> None:
@@ -76,56 +60,35 @@ def test_where_a_server_goes_its_process_is_looked_at_at_once(server: FaultServe
     # At the pace of this hub's clock, its process would not be looked at again for an hour.
     with Hub(Target(server.url), [seen.take], interval_s=3600.0, gpu=False):
         seen.wait_for(Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS)
-        until(lambda: len(seen.of(Source.PROCESS)) >= 2, PATIENCE_S)
+        until(lambda: len(seen.of(Source.PROCESS)) >= 2)
         looks = len(seen.of(Source.PROCESS))
         server.close()
-        until(lambda: seen.of(Source.HEALTH)[-1].failure is not None, PATIENCE_S)
-        until(lambda: len(seen.of(Source.PROCESS)) > looks, PATIENCE_S)
-    assert seen.of(Source.HEALTH)[-1].failure is not None
+        until(lambda: seen.kind(Source.HEALTH) and len(seen.of(Source.PROCESS)) > looks)
 
 
-def test_that_a_server_is_on_trial_is_told_before_it_is_seen_to_go(
+def test_that_a_server_is_on_trial_is_published_before_it_is_seen_to_go(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_files, "PERIOD_S", PATIENCE_S)
-    me, seen = psutil.Process(), Seen()
-    note = {"pid": me.pid, "pid_started": me.create_time(), "at": 5.0, "what": "tune", "url": server.url}
+    monkeypatch.setattr(own_files, "PERIOD_S", 15.0)
+    seen, trial = Seen(), paths.trial_file()
+    note = {"pid": ME.pid, "pid_started": ME.create_time(), "at": 5.0, "what": "tune", "url": server.url}
     with Hub(Target(server.url), [seen.take]):
         seen.wait_for(Source.HEALTH, Source.TRIAL)
-        trial = paths.trial_file()
         trial.parent.mkdir(parents=True, exist_ok=True)
         trial.write_text(json.dumps({**note, "service": "specdash-backend", "original": ""}), encoding="utf-8")
         server.close()
-        until(lambda: seen.of(Source.HEALTH)[-1].failure is not None, PATIENCE_S)
-    told = [reading for reading in seen.readings if reading.value or reading.failure]
-    trial_at = next(at for at, reading in enumerate(told) if reading.source is Source.TRIAL)
-    assert trial_at < next(at for at, reading in enumerate(told) if reading.source is Source.HEALTH and reading.failure)
+        until(lambda: seen.kind(Source.HEALTH))
+    gone = next(at for at, reading in enumerate(seen.readings) if reading.failure and reading.source is Source.HEALTH)
+    assert any(reading.source is Source.TRIAL and reading.value for reading in seen.readings[:gone])
 
 
-def test_a_proxy_that_is_named_stays_the_one_and_is_observed_with_its_events(
-    server: FaultServer, proxies: "Proxies", tmp_path: Path
-) -> None:
-    server.routes["/v1/context"] = says(200, json.dumps({"status": json_of(ProxyStatus(requests=3))}))
-    event, events, seen = RequestEvent(1.0, "s", "r"), tmp_path / "events.jsonl", Seen()
-    events.write_text(to_json(event) + "\n")
-    with FaultServer({}) as other:
-        proxies.start("other", other, 9)
-        target = Target(server.url, proxy_url=server.url, proxy_log=str(events))
-        with proxies.hub(target, TargetState(target), seen):
-            until(lambda: len(seen.of(Source.PROXY)) > 1 and seen.of(Source.PROXY_EVENTS))
-        assert not other.calls
-    assert seen.of(Source.PROXY)[0].value == ProxyStatus(requests=3)
-    assert seen.of(Source.PROXY_EVENTS)[0].value == ProxyEvents((event,))
-
-
-def test_what_nobody_named_is_a_reason_and_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
+def test_what_is_not_named_is_a_reason_and_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
     seen = Seen()
     with Hub(Target(server.url), [seen.take], gpu=False, host=False):
         seen.wait_for(Source.PROXY, Source.PROXY_EVENTS, Source.LOG, Source.SLOTS)
     for source, option in ((Source.PROXY, "--proxy-url"), (Source.PROXY_EVENTS, "--proxy-log"), (Source.LOG, "--log")):
-        failure = seen.of(source)[0].failure
-        assert failure is not None
-        assert (failure.kind, option in failure.detail) == (FailureKind.NOT_CONFIGURED, True)
+        assert seen.kind(source) is FailureKind.NOT_CONFIGURED
+        assert option in seen.detail(source)
     assert not seen.of(Source.GPU) + seen.of(Source.HOST)
 
 
@@ -134,26 +97,29 @@ class Proxies:
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.env = {"HOME": str(folder), "XDG_STATE_HOME": str(folder)}
-        self.folder = folder
-        self.upstream = upstream
-        self.target = Target(upstream)
+        self.folder, self.upstream, self.seen = folder, upstream, Seen()
 
     def start(self, name: str, proxy: FaultServer, requests: int, *, pid: int | None = None) -> Path:
         """Let a proxy with one finished request turn up; its events file."""
-        picture = ProxyStatus(requests=requests)
-        proxy.routes["/v1/context"] = says(200, json.dumps({"status": json_of(picture)}))
-        events = self.folder / f"{name}.jsonl"
+        proxy.routes["/v1/context"] = says(200, json.dumps({"status": json_of(ProxyStatus(requests=requests))}))
+        events, process = self.folder / f"{name}.jsonl", psutil.Process(pid)
         events.write_text(to_json(RequestEvent(1.0, "s", name)) + "\n")
-        process = psutil.Process(pid)
         record = ProxyRecord(process.pid, process.create_time(), proxy.url, self.upstream, str(events))
-        directory = paths.proxy_records_dir(self.env)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"{name}.json").write_text(record.to_json())
+        leave(self.env, record, name)
         return events
 
-    def hub(self, target: Target, state: TargetState, seen: Seen) -> Hub:
+    def hub(self, **named: Any) -> Hub:
+        target = Target(self.upstream, **named)
+        self.state = TargetState(target)
         options: dict[str, Any] = {"interval_s": 0.25, "gpu": False, "host": False, "env": self.env}
-        return Hub(target, [state.apply, seen.take], on_target=state.retarget, **options)
+        return Hub(target, [self.state.apply, self.seen.take], on_target=self.state.retarget, **options)
+
+    @property
+    def shown(self) -> tuple[str | None, int | None, list[str]]:
+        """What the picture says of the proxy: address, requests, and the ids of finished ones."""
+        proxy = self.state.picture(time.monotonic(), time.time()).proxy
+        requests = proxy.live.requests if proxy.live is not None else None
+        return proxy.url, requests, [request_event.request_id for request_event in proxy.finished]
 
 
 @pytest.fixture
@@ -162,46 +128,26 @@ def proxies(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return Proxies(tmp_path, server.url)
 
 
-def shown(state: TargetState) -> tuple[str | None, int | None, list[str]]:
-    """What the picture says of the proxy: address, requests, and the ids of finished ones."""
-    proxy = state.picture(time.monotonic(), time.time()).proxy
-    requests = proxy.live.requests if proxy.live is not None else None
-    return proxy.url, requests, [request_event.request_id for request_event in proxy.finished]
-
-
-def test_a_proxy_that_starts_later_is_shown_and_when_it_ends_the_next(server: FaultServer, proxies: Proxies) -> None:
-    state, seen = TargetState(proxies.target), Seen()
+def test_a_proxy_that_starts_later_is_shown_and_when_it_ends_the_next(proxies: Proxies) -> None:
     with (
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
         FaultServer({}) as first,
         FaultServer({}) as second,
-        proxies.hub(proxies.target, state, seen),
+        proxies.hub(),
     ):
-        seen.wait_for(Source.HEALTH, Source.PROXY, Source.PROXY_EVENTS)
-        assert not state.picture(time.monotonic(), time.time()).proxy.configured
+        proxies.seen.wait_for(Source.HEALTH, Source.PROXY, Source.PROXY_EVENTS)
+        assert proxies.shown == (None, None, [])
         events = proxies.start("first", first, 3, pid=process.pid)
-        until(lambda: shown(state) == (first.url, 3, ["first"]))
+        until(lambda: proxies.shown == (first.url, 3, ["first"]))
         with events.open("a") as file:
             file.write(to_json(RequestEvent(2.0, "s", "next")) + "\n")
-        until(lambda: shown(state)[2] == ["next", "first"])
+        until(lambda: proxies.shown[2] == ["next", "first"])
         process.communicate(b"\n", timeout=10)
         proxies.start("second", second, 8)
-        until(lambda: shown(state) == (second.url, 8, ["second"]))
-        assert state.picture(time.monotonic(), time.time()).proxy.origin == f"run record of process {os.getpid()}"
+        until(lambda: proxies.shown == (second.url, 8, ["second"]))
         asked = first.count("/v1/context")
         until(lambda: second.count("/v1/context") > 2)
         assert first.count("/v1/context") == asked
-
-
-def test_events_that_are_named_stay_the_ones_and_their_proxy_is_found(server: FaultServer, proxies: Proxies) -> None:
-    log = proxies.folder / "mine.jsonl"
-    log.write_text(to_json(RequestEvent(1.0, "s", "r0")) + "\n")
-    target = Target(server.url, proxy_log=str(log))
-    state, seen = TargetState(target), Seen()
-    with proxies.hub(target, state, seen), FaultServer({}) as late:
-        until(lambda: shown(state) == (None, None, ["r0"]))
-        proxies.start("late", late, 7)
-        until(lambda: shown(state) == (late.url, 7, ["r0"]))
 
 
 def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> None:
@@ -211,8 +157,7 @@ def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> 
     assert threading.active_count() == before
 
 
-def test_nothing_is_published_and_no_thread_lives_after_the_end(server: FaultServer) -> None:
-    before = set(threading.enumerate())
+def test_nothing_is_published_after_the_end(server: FaultServer) -> None:
     seen = Seen()
     with Hub(Target(server.url), [seen.take]) as hub:
         seen.wait_for(Source.HEALTH, Source.HOST, Source.GPU)
@@ -221,8 +166,6 @@ def test_nothing_is_published_and_no_thread_lives_after_the_end(server: FaultSer
     Hub(Target(server.url)).stop()
     hub.bus.publish(seen.readings[0])
     assert len(seen.readings) == count
-    left = set(threading.enumerate()) - before
-    assert not [thread.name for thread in left if thread.name.startswith("specdash-")]
 
 
 def test_the_end_comes_within_a_second_though_everything_hangs(
@@ -242,23 +185,6 @@ def test_the_end_comes_within_a_second_though_everything_hangs(
     assert took < 1.0
 
 
-def test_a_collector_with_a_bug_says_so_and_the_others_go_on(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: Any) -> float:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(gpu.GpuCollector, "step", broken)
-    seen = Seen()
-    with Hub(Target(server.url), [seen.take]):
-        seen.wait_for(Source.GPU, Source.HEALTH, Source.HOST)
-    failure = seen.of(Source.GPU)[0].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.ERROR
-    assert "ZeroDivisionError" in failure.detail
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-
-
 def test_every_sink_gets_every_reading_one_at_a_time_and_one_that_raises_disturbs_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -271,9 +197,6 @@ def test_every_sink_gets_every_reading_one_at_a_time_and_one_that_raises_disturb
         most[0] = max(most[0], inside[0])
         threading.Event().wait(0.01)
         inside[0] -= 1
-
-    def broken(_: Reading[Any]) -> None:
-        raise ValueError("boom")
 
     bus, reading = Bus([first.append, slow, broken, last.append]), Reading.known(Source.HEALTH, 1.0, "fine")
     threads = [threading.Thread(target=bus.publish, args=(reading,)) for _ in range(4)]
@@ -298,25 +221,24 @@ class Restarted:
     """A server that writes a log, and leaves a run record that names it; both are of this very process."""
 
     def __init__(self, home: Path, url: str) -> None:
-        self.env, self._home, self._url, self.seen = {"HOME": str(home)}, home, url, Seen()
+        self.env, self._home, self.url, self.seen = {"HOME": str(home)}, home, url, Seen()
 
-    def start(self, name: str, *lines: str) -> Path:
+    def start(self, name: str, line: str = "one") -> Path:
         log = self._home / f"{name}.log"
-        log.write_text("".join(f"0.00.001.000 I srv  {name}: {line}\n" for line in lines), encoding="utf-8")
-        records = paths.run_records_dir(self.env)
-        records.mkdir(parents=True, exist_ok=True)
-        for old in records.glob("*.json"):
-            old.unlink()
-        record = RunRecord(os.getpid(), psutil.Process().create_time(), self._url, "llama.cpp", log=str(log))
-        (records / f"{name}.json").write_text(record.to_json(), encoding="utf-8")
+        leave(self.env, RunRecord(os.getpid(), ME.create_time(), self.url, "llama.cpp", log=str(log)))
+        self.write(log, line)
         return log
+
+    def write(self, log: Path, line: str) -> None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"0.00.001.000 I srv  {log.stem}: {line}\n")
 
     def hub(self, target: Target, **more: Any) -> Hub:
         return Hub(target, [self.seen.take], gpu=False, host=False, env=self.env, **more)
 
+    @property
     def lines(self) -> list[str]:
-        batches = [reading.value for reading in self.seen.of(Source.LOG) if reading.value]
-        return [line.rpartition("srv  ")[2] for batch in batches for line in batch.tail]
+        return [line.rpartition("srv  ")[2] for batch in self.seen.values(Source.LOG) for line in batch.tail]
 
 
 @pytest.fixture
@@ -324,27 +246,25 @@ def backend(server: FaultServer, tmp_path: Path) -> Restarted:
     return Restarted(tmp_path, server.url)
 
 
-def test_the_log_that_the_newest_run_record_names_is_followed(server: FaultServer, backend: Restarted) -> None:
-    with backend.hub(Target(server.url)):
+def test_the_log_that_the_newest_run_record_names_is_followed(backend: Restarted) -> None:
+    with backend.hub(Target(backend.url)):
         backend.seen.wait_for(Source.LOG)
-        backend.start("first", "one")
-        until(lambda: backend.lines() == ["first: one"])
+        backend.start("first")
+        until(lambda: backend.lines == ["first: one"])
         second = backend.start("second", "two")
-        until(lambda: backend.lines() == ["first: one", "second: two"])
-        with second.open("a", encoding="utf-8") as file:
-            file.write("0.00.002.000 I srv  second: three\n")
-        until(lambda: backend.lines()[2:] == ["second: three"])
+        until(lambda: backend.lines == ["first: one", "second: two"])
+        backend.write(second, "three")
+        until(lambda: backend.lines[2:] == ["second: three"])
 
 
-def test_a_log_of_the_server_that_the_user_named_stays_the_one(server: FaultServer, backend: Restarted) -> None:
-    named = backend.start("named", "one")
+def test_a_log_of_the_server_that_the_user_named_stays_the_one(backend: Restarted) -> None:
+    named = backend.start("named")
     learnt: list[Target] = []
-    with backend.hub(Target(server.url, log=str(named), log_named=True), on_target=learnt.append):
-        until(lambda: backend.lines() == ["named: one"])
-        backend.start("other", "two")
-        with named.open("a", encoding="utf-8") as file:
-            file.write("0.00.002.000 I srv  named: two\n")
-        until(lambda: backend.lines() == ["named: one", "named: two"] and learnt)
+    with backend.hub(Target(backend.url, log=str(named), log_named=True), on_target=learnt.append):
+        until(lambda: backend.lines == ["named: one"])
+        backend.start("other")
+        backend.write(named, "two")
+        until(lambda: backend.lines == ["named: one", "named: two"] and learnt)
         assert {target.log for target in learnt} == {str(named)}
 
 
@@ -352,6 +272,70 @@ def test_where_nothing_was_ever_seen_alive_the_other_servers_are_named(backend: 
     backend.start("other")
     with backend.hub(Target(f"http://127.0.0.1:{free_port()}")):
         backend.seen.wait_for(Source.HEALTH)
-    failure = backend.seen.of(Source.HEALTH)[0].failure
-    assert failure is not None
-    assert failure.detail.partition(OTHER_SERVERS)[2].split(", ")[0] == backend._url
+    named = backend.seen.detail(Source.HEALTH, 0).partition(OTHER_SERVERS)[2]
+    assert named.split(", ")[0] == backend.url
+
+
+class Watched(SchedulingWatch):
+    """A watch with a clock, and what it published."""
+
+    def __init__(self) -> None:
+        self.clock, self.states = Clock(), list[bool]()
+        super().__init__(lambda reading: self.states.append(reading.value.is_starved), self.clock)  # type: ignore[union-attr]
+
+    def sleep(self, *late: float) -> None:
+        """Wake up so late each time."""
+        for value in late:
+            self.clock.now += TICK_S + value
+            self.woke()
+
+
+@given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=80))
+def test_it_counts_as_starved_by_what_was_late_within_the_span(late: list[float]) -> None:
+    watch, wakes = Watched(), list[tuple[float, float]]()
+    for value in late:
+        watch.sleep(value)
+        wakes.append((watch.clock.now, value))
+        in_span = sum(delay for at, delay in wakes if at > watch.clock.now - SPAN_S)
+        if abs(in_span - STARVED_SHARE * SPAN_S) > 1e-6:
+            assert watch.states[-1] == (in_span > STARVED_SHARE * SPAN_S)
+
+
+def test_it_is_published_at_first_while_it_lasts_and_when_it_is_over() -> None:
+    watch = Watched()
+    watch.sleep(*[0.005] * 4000)
+    assert watch.states == [False]
+    watch.sleep(*[0.5] * 20, *[0.0] * 60)
+    _, *during, last = watch.states
+    assert (set(during), last) == ({True}, False)
+    assert len(during) > 20
+
+
+def test_a_silence_is_its_own_doing_where_it_slept_through_it_also_before_it_woke() -> None:
+    watch = Watched()
+    watch.sleep(*[0.0] * 10)
+    asked = watch.clock.now
+    watch.clock.now += 3.0
+    assert watch.slept_since(asked), "it has not even woken yet"
+    watch.woke()
+    assert watch.slept_since(asked)
+    later = watch.clock.now
+    watch.sleep(*[0.0] * 8)
+    assert not watch.slept_since(later)
+
+
+@pytest.mark.slow
+def test_a_specdash_that_is_stopped_and_goes_on_blames_itself_alone() -> None:
+    with FaultServer(routes()) as server:
+        command = [sys.executable, "-m", "specdash", "check", "--url", server.url, "--for", "20", "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        until(lambda: server.count("/metrics") >= 3, 60)
+        for _ in range(3):
+            os.kill(process.pid, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(0.2)
+        out, _ = process.communicate(timeout=90)
+    rules = {alert["rule"] for alert in json.loads(out)["alerts"]}
+    assert "cpu_starved" in rules
+    assert rules.isdisjoint({"server_hung", "backend_down", "slot_hung", "port_taken"}), rules

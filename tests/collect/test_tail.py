@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,15 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "server.log"
 
 
+@pytest.fixture
+def tail(log: Path) -> LogTail:
+    """A tail that has read a file with this in it."""
+    log.write_bytes(b"one\n")
+    tail = LogTail(str(log))
+    assert drain(tail) == (b"one\n", False)
+    return tail
+
+
 def drain(tail: LogTail, limit: int = 1 << 20) -> tuple[bytes, bool]:
     """All that is new, and whether some of it began a new file."""
     data, replaced = b"", False
@@ -37,19 +45,20 @@ def append(log: Path, data: bytes) -> None:
         file.write(data)
 
 
-def followed(log: Path, data: bytes = b"one\n") -> LogTail:
-    """A tail that has read a file with this in it."""
-    log.write_bytes(data)
-    tail = LogTail(str(log))
-    assert drain(tail) == (data, False)
-    return tail
-
-
 def failure_of(tail: LogTail) -> str:
     failure = tail.read().failure
     assert failure is not None
     assert failure.kind is FailureKind.UNAVAILABLE
     return failure.detail
+
+
+def faulty(code: int) -> Callable[..., Any]:
+    """A system call that fails."""
+
+    def fails(*_: object, **__: object) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fails
 
 
 class TestStart:
@@ -63,11 +72,9 @@ class TestStart:
     def test_the_unfinished_line_at_which_a_large_file_is_entered_is_left_out_whole(self, log: Path) -> None:
         log.write_bytes(b"x" * 5000)
         tail = LogTail(str(log), whole_below=1000, backfill=100)
-        assert drain(tail) == (b"", False)
-        append(log, b"y" * 50)
-        assert drain(tail) == (b"", False)
-        append(log, b"end\nnext\n")
-        assert drain(tail) == (b"next\n", False)
+        for data, found in ((b"", b""), (b"y" * 50, b""), (b"end\nnext\n", b"next\n")):
+            append(log, data)
+            assert drain(tail) == (found, False)
 
     def test_a_file_that_is_not_there_yet_is_read_from_its_start_when_it_comes(self, log: Path) -> None:
         tail = LogTail(str(log), whole_below=4, backfill=4)
@@ -88,36 +95,20 @@ class TestStart:
         assert failure_of(LogTail(str(fifo))) == f"{fifo} cannot be read: permission denied"
 
 
-class TestGrowth:
-    def test_only_what_is_new_is_read_in_bounded_pieces(self, log: Path) -> None:
-        tail = followed(log)
-        assert tail.read() == TailChunk()
-        append(log, b"0123456789")
-        assert tail.read(4) == TailChunk(b"0123", more=True)
-        assert tail.read(4) == TailChunk(b"4567", more=True)
-        assert tail.read(4) == TailChunk(b"89")
-        assert tail.written_at == log.stat().st_mtime
-
-    def test_a_line_of_ten_megabytes_and_invalid_utf8_pass_as_they_are(self, log: Path) -> None:
-        data = b"\xff\xfe\x00" + b"x" * 10_000_000 + b"\nend\n"
-        log.write_bytes(data)
-        assert drain(LogTail(str(log), whole_below=1 << 30)) == (data, False)
+def test_only_what_is_new_is_read_in_bounded_pieces_as_it_is(log: Path, tail: LogTail) -> None:
+    assert tail.read() == TailChunk()
+    append(log, b"01\xff\x0056789")
+    assert [tail.read(4) for _ in range(3)] == [
+        TailChunk(b"01\xff\x00", more=True),
+        TailChunk(b"5678", more=True),
+        TailChunk(b"9"),
+    ]
+    assert tail.written_at == log.stat().st_mtime
 
 
 class TestReplacement:
-    def test_rotation_finishes_the_old_file_first(self, log: Path) -> None:
-        tail, old = followed(log), log.with_name("server.log.1")
-        log.rename(old)
-        append(old, b"last words\n")
-        log.write_bytes(b"new\n")
-        chunks = [tail.read() for _ in range(4)]
-        assert [(chunk.data, chunk.replaced) for chunk in chunks if chunk.data] == [
-            (b"last words\n", False),
-            (b"new\n", True),
-        ]
-
-    def test_a_new_file_that_is_still_empty_does_not_end_the_old_one(self, log: Path) -> None:
-        tail, old = followed(log), log.with_name("server.log.1")
+    def test_a_new_file_that_is_still_empty_does_not_end_the_old_one(self, log: Path, tail: LogTail) -> None:
+        old = log.with_name("server.log.1")
         log.rename(old)
         log.touch()
         assert drain(tail) == (b"", False)
@@ -126,19 +117,21 @@ class TestReplacement:
         append(log, b"now\n")
         assert drain(tail) == (b"now\n", True)
 
-    def test_a_file_that_became_shorter_is_begun_again_and_one_that_did_not_goes_on(self, log: Path) -> None:
-        tail = followed(log, b"a long first life\n")
-        log.write_bytes(b"short\n")
-        assert drain(tail) == (b"short\n", True)
-        log.write_bytes(b"")
-        assert drain(tail) == (b"", False)
-        append(log, b"two\n")
-        assert drain(tail) == (b"two\n", True)
-        log.write_bytes(b"TWO\nlonger\n")
-        assert drain(tail) == (b"longer\n", False)
+    def test_a_file_that_became_shorter_is_begun_again_and_one_that_did_not_goes_on(
+        self, log: Path, tail: LogTail
+    ) -> None:
+        for content, found, replaced in (
+            (b"2\n", b"2\n", True),
+            (b"", b"", False),
+            (b"two\n", b"two\n", True),
+            (b"TWO\nlonger\n", b"longer\n", False),
+        ):
+            log.write_bytes(content)
+            assert drain(tail) == (found, replaced)
 
-    def test_another_file_under_the_same_name_or_symlink_is_noticed(self, log: Path, tmp_path: Path) -> None:
-        tail = followed(log)
+    def test_another_file_under_the_same_name_or_symlink_is_noticed(
+        self, log: Path, tail: LogTail, tmp_path: Path
+    ) -> None:
         (tmp_path / "other").write_bytes(b"two\n")
         (tmp_path / "other").replace(log)
         assert drain(tail) == (b"two\n", True)
@@ -147,8 +140,7 @@ class TestReplacement:
         log.symlink_to(tmp_path / "third")
         assert drain(tail) == (b"three\n", True)
 
-    def test_a_deleted_file_is_read_on_while_its_writer_holds_it(self, log: Path) -> None:
-        tail = followed(log)
+    def test_a_deleted_file_is_read_on_while_its_writer_holds_it(self, log: Path, tail: LogTail) -> None:
         with log.open("ab", buffering=0) as writer:
             log.unlink()
             assert "is not there (any more)" in failure_of(tail)
@@ -178,9 +170,8 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=25))
 def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[tuple[str, Any]]) -> None:
-    folder = Path(tempfile.mkdtemp())
-    try:
-        log, written, got = folder / "log", b"", b""
+    with tempfile.TemporaryDirectory() as folder:
+        log, written, got = Path(folder, "log"), b"", b""
         log.touch()
         tail = LogTail(str(log))
         for number, (kind, argument) in enumerate(steps):
@@ -189,15 +180,13 @@ def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[
                 continue
             if kind == "rotate":
                 got += drain(tail)[0]
-                log.rename(folder / f"log.{number}")
+                log.rename(log.with_name(f"log.{number}"))
             append(log, argument)
             written += argument
         for _ in range(3):
             got += drain(tail)[0]
         tail.close()
-        assert got == written
-    finally:
-        shutil.rmtree(folder)
+    assert got == written
 
 
 class TestFaults:
@@ -205,8 +194,9 @@ class TestFaults:
 
     @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
     @pytest.mark.parametrize("call", ["stat", "fstat", "pread"])
-    def test_a_file_is_never_read_twice(self, log: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
-        tail = followed(log)
+    def test_a_file_is_never_read_twice(
+        self, log: Path, tail: LogTail, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+    ) -> None:
         append(log, b"three\n" if call == "pread" else b"")
         with monkeypatch.context() as patched:
             patched.setattr(os, call, faulty(code))
@@ -216,20 +206,12 @@ class TestFaults:
         append(log, b"four\n")
         assert drain(tail) == (b"three\nfour\n" if call == "pread" else b"four\n", False)
 
-    def test_another_file_in_its_place_is_read_from_its_start(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        tail = followed(log)
+    def test_another_file_in_its_place_is_read_from_its_start(
+        self, log: Path, tail: LogTail, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fstat", faulty(errno.ESTALE))
             failure_of(tail)
         log.rename(log.with_name("old"))
         log.write_bytes(b"another one\n")
         assert drain(tail) == (b"another one\n", True)
-
-
-def faulty(code: int) -> Callable[..., Any]:
-    """A system call that fails."""
-
-    def fails(*_: object, **__: object) -> Any:
-        raise OSError(code, os.strerror(code))
-
-    return fails

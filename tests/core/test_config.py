@@ -12,26 +12,17 @@ A = '[[target]]\nname = "a"\nurl = "gpu1"\n'
 FILE = 'url = "http://file:1"\nrefresh = 2\nread_only = true\n'
 
 
-def test_the_command_line_beats_the_environment_which_beats_the_file_which_beats_the_default() -> None:
-    env = {"SPECDASH_URL": "http://env:1"}
-    assert resolve({"url": "http://cli:1"}, env, FILE)["url"].value == "http://cli:1"
-    assert resolve({}, env, FILE)["url"].value == "http://env:1"
-    assert resolve({}, {}, FILE)["url"].value == "http://file:1"
-    assert resolve({}, {}, None)["url"].value is None
-
-
-def test_every_value_says_where_it_came_from() -> None:
-    resolved = resolve({"window": "1h"}, {"SPECDASH_URL": "http://env:1"}, FILE, "/c/config.toml")
-    assert resolved["window"].origin == "command line --window"
-    assert resolved["url"].origin == "environment SPECDASH_URL"
-    assert resolved["refresh"].origin == "/c/config.toml"
-    assert resolved["log"].origin == "default"
-
-
-def test_values_are_typed() -> None:
-    resolved = resolve({}, {"SPECDASH_READ_ONLY": "off"}, FILE)
-    assert resolved["refresh"].value == 2.0
+def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> None:
+    env = {"SPECDASH_URL": "http://env:1", "SPECDASH_READ_ONLY": "off"}
+    resolved = resolve({"window": "1h"}, env, FILE, "/c/config.toml")
+    assert {name: (resolved[name].value, resolved[name].origin) for name in ("window", "url", "refresh", "log")} == {
+        "window": ("1h", "command line --window"),
+        "url": ("http://env:1", "environment SPECDASH_URL"),
+        "refresh": (2.0, "/c/config.toml"),
+        "log": (None, "default"),
+    }
     assert resolved["read_only"].value is False
+    assert resolve({"url": "http://cli:1"}, env, FILE)["url"].value == "http://cli:1"
 
 
 @pytest.mark.parametrize(
@@ -40,11 +31,9 @@ def test_values_are_typed() -> None:
         ("refresh = 3", "config.toml: refresh = 3: must be one of 0.5, 1, 2, 5 (seconds)"),
         ("drain_timeout = true", "drain_timeout = 'True': must be seconds, from 1 to 86400"),
         ("history_mb = 0", "history_mb = 0: must be MB, from 1 to 1e+06"),
-        ('record = "perhaps"', "record = 'perhaps': must be true or false"),
         ('window = "2h"', "must be one of 1m, 5m, 15m, 1h"),
         ("utl = 1", "did you mean 'url'"),
         ("url = ", "not valid TOML"),
-        ("url = 7", "must be a text"),
         ('proxy_log = "journal:--all"', "must be a file, journal:UNIT"),
         ("target = 1", r"config.toml: must be tables: \[\[target\]\]"),
         ('[[target]]\nurl = "gpu1"', r'\[\[target\]\] 1: name is missing; write name = "gpu1"'),
@@ -55,7 +44,6 @@ def test_values_are_typed() -> None:
             '[[target]]\nname = "a"\nurl = "ssh://me:secret@gpu1"',
             r"1 \(\"a\"\): write a machine as .* without a password",
         ),
-        (A + 'group = "a b"', r"group = 'a b': must be letters, digits"),
         (A + A, r"\[\[target\]\] 2 \(\"a\"\): name = 'a': another one is called so"),
         ('[[target]]\nname = "a"\nurl = "ftp://x"', r"\[\[target\]\] 1 \(\"a\"\): 'ftp://x': the scheme must be http"),
     ],

@@ -1,5 +1,6 @@
-"""What an editor and docs/settings.md say of each env key comes from the catalogues alone."""
+"""What the editor shows of an env key; what docs/settings.md prints of each is held by tests/tools/test_pages.py."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +8,7 @@ from specdash.core import parameter_catalogue as backend
 from specdash.core import proxy_parameters
 from specdash.core.changes import Role
 from specdash.core.env_edit import KeyHelp, all_keys, check_value, key_help, listed_values
-from specdash.core.speculation import SPEC_TYPES
+from specdash.core.errors import InputError
 
 EVERY_NAME = (*backend.BY_KEY, *proxy_parameters.BY_KEY, *backend.PASSED_ON)
 
@@ -19,15 +20,17 @@ def known(key: str) -> KeyHelp:
 
 
 def test_every_declared_key_has_help_in_single_lines_and_every_value_to_choose_from_may_be_set() -> None:
+    assert len(set(EVERY_NAME)) == len(EVERY_NAME), "none is declared twice"
     for key in EVERY_NAME:
         found = known(key)
-        assert found.key == key
-        assert all((found.meaning, found.values)), key
         listed = listed_values(found.role, key)
-        for value, meaning in listed.items():
+        for value in listed:
             check_value(found.role, key, value)
-            assert meaning, (key, value)
-        assert not any("\n" in text for text in (found.meaning, found.values, *found.notes, *listed.values())), key
+        texts = (found.key, found.meaning, found.values, *found.notes, *listed.values())
+        assert all(text and "\n" not in text for text in texts), key
+    for role in Role:
+        keys = [found.key for found in all_keys(role)]
+        assert len(keys) == len(set(keys))
 
 
 def test_on_and_off_are_listed_as_they_are_written_now() -> None:
@@ -36,35 +39,23 @@ def test_on_and_off_are_listed_as_they_are_written_now() -> None:
 
 
 @given(st.text(max_size=30).filter(lambda text: text not in EVERY_NAME))
-def test_a_key_nobody_declares_has_none(key: str) -> None:
+def test_any_other_key_has_none(key: str) -> None:
     assert key_help(key) is None
 
 
-def test_no_key_is_declared_twice() -> None:
-    assert len(set(EVERY_NAME)) == len(EVERY_NAME)
-
-
-def test_each_parameter_with_a_key_is_listed_once() -> None:
-    listed = [key.key for key in all_keys(Role.BACKEND)]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == {
-        parameter.key for parameter in (*backend.PARAMETERS, *backend.PASSED_ON.values()) if parameter.keys
-    }
-    assert [key.key for key in all_keys(Role.PROXY)] == [parameter.key for parameter in proxy_parameters.PARAMETERS]
-
-
-def test_a_knob_names_the_flag_it_moves_for_each_type_that_reads_it() -> None:
-    longest = known("LLAMA_DRAFT_MAX")
-    assert "ngram-mod: sets --spec-ngram-mod-n-max" in longest.notes
-    assert "draft-mtp: sets --spec-draft-n-max" in longest.notes
-    assert {"--spec-draft-n-max", "--spec-ngram-map-k4v-size-m"} <= set(longest.flags)
-    assert set(longest.readers) == {spec_kind.name for spec_kind in SPEC_TYPES} - {"ngram-cache"}
-    assert known("LLAMA_DRAFT_P_MIN").flags == ("--spec-draft-p-min",)
-
-
-def test_ngram_cache_is_said_to_have_no_knob() -> None:
-    assert "ngram-cache: has no knob, its draft length is fixed at 8 tokens" in known("LLAMA_DRAFT_MAX").notes
-    assert "ngram-cache: does not read it" in known("LLAMA_DRAFT_MIN").notes
+@pytest.mark.parametrize(
+    ("key", "note"),
+    [
+        ("LLAMA_DRAFT_MAX", "ngram-mod: sets --spec-ngram-mod-n-max"),
+        ("LLAMA_DRAFT_MAX", "ngram-cache: has no knob, its draft length is fixed at 8 tokens"),
+        ("LLAMA_DRAFT_MIN", "ngram-cache: does not read it"),
+        ("LLAMA_ARG_CTX_SIZE", "LLAMA_CTX_SIZE sets the same, and wins"),
+        ("LLAMA_ARG_RPC", "handed to llama-server unread; xllamacpp does not read it"),
+        ("HF_TOKEN", "secret: reaches the server as the variable HF_TOKEN, never on its command line"),
+    ],
+)
+def test_what_an_engine_does_with_a_key_is_a_note(key: str, note: str) -> None:
+    assert note in known(key).notes
 
 
 def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_listens_with() -> None:
@@ -73,29 +64,26 @@ def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_liste
     assert not known("PROXY_LOOP_BREAKER").restart
 
 
-def test_a_name_of_llama_cpps_own_says_which_key_wins() -> None:
-    assert known("LLAMA_ARG_CTX_SIZE").notes[-1] == "LLAMA_CTX_SIZE sets the same, and wins"
-    assert "xllamacpp does not read it" in known("LLAMA_ARG_RPC").notes[0]
+@pytest.mark.parametrize(
+    ("role", "key", "good", "bad"),
+    [
+        (Role.BACKEND, "LLAMA_DRAFT_MAX", "1", "0"),
+        (Role.BACKEND, "LLAMA_DRAFT_MAX", "1024", "lots"),
+        (Role.BACKEND, "LLAMA_SPEC_TYPE", "new-type,ngram-mod", "none,ngram-mod"),
+        (Role.BACKEND, "LLAMA_ARG_NUMA", "isolate", "x"),
+        (Role.PROXY, "PROXY_PORT", "4000", "70000"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(role: Role, key: str, good: str, bad: str) -> None:
+    check_value(role, key, good)
+    check_value(role, key, "")
+    with pytest.raises(InputError, match=key):
+        check_value(role, key, bad)
 
 
-def test_secrets_have_no_flag_and_say_how_they_travel() -> None:
-    for key in ("LLAMA_API_KEY", "HF_TOKEN"):
-        found = known(key)
-        assert (found.secret, found.flags) == (True, ())
-        assert f"as the variable {key}, never on its command line" in found.notes[0]
-    assert known("PROXY_API_KEY").secret
-
-
-def test_values_are_told_in_words() -> None:
-    assert known("LLAMA_DRAFT_MAX").values == "whole number, 1 to 1024 tokens"
-    assert known("LLAMA_GPU_LAYERS").values == "whole number, -2 or more layers or 'auto' or 'all'"
-    assert known("LLAMA_ENGINE").values == "auto, llama-server, xllamacpp"
-    assert (known("LLAMA_ARG_JINJA").values, known("LLAMA_ARG_JINJA").default) == ("on or off", "on")
-
-
-def test_readers_of_a_parameter_are_the_types_it_belongs_to() -> None:
-    assert known("LLAMA_DRAFT_MODEL").readers == tuple(
-        spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.reads_draft_model
-    )
-    assert len(known("LLAMA_ARG_SPEC_SYNTH_LEN").readers) == len(SPEC_TYPES)
-    assert known("LLAMA_CTX_SIZE").readers == ()
+def test_a_removed_variable_names_its_key_and_no_complaint_holds_a_secret() -> None:
+    with pytest.raises(InputError, match=r"llama\.cpp removed this variable; use LLAMA_DRAFT_MAX"):
+        check_value(Role.BACKEND, "LLAMA_ARG_DRAFT_MAX", "8")
+    with pytest.raises(InputError) as refused:
+        check_value(Role.PROXY, "PROXY_PORT", "--api-key sk-1")
+    assert "sk-1" not in str(refused.value)

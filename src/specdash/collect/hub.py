@@ -357,9 +357,7 @@ class Hub(LoopThread):
             return self._group.create_task(asyncio.sleep(0))
         from specdash.collect.proxy_log import ProxyEventsCollector
 
-        events = ProxyEventsCollector(
-            target.proxy_log, self.bus.publish, tells_context=lambda: self._target.proxy_url is None
-        )
+        events = ProxyEventsCollector(target.proxy_log, self.bus.publish)
         return self._keep_stepping(events.step, Source.PROXY_EVENTS, close=events.close)
 
     def _watch_log(self) -> None:

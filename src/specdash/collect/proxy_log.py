@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from specdash.collect.log_source import lines_of
-from specdash.core.proxy_events import ProxyEvents, ProxyStatus, SessionView, from_json
+from specdash.core.proxy_events import ProxyEvents, from_json
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
@@ -44,13 +42,11 @@ class ProxyEventsCollector:
         place: str,
         publish: Callable[[Reading[Any]], None],
         *,
-        tells_context: Callable[[], bool] = lambda: False,
         lines: LogLines | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`place` is one of `core.log_places`; where it `tells_context`, CONTEXT lines become PROXY readings
-        too, for a proxy whose address is not known."""
+        """`place` is one of `core.log_places`."""
         self._lines = lines or lines_of(
             place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES, backlog_lines=JOURNAL_LINES
         )
@@ -62,9 +58,6 @@ class ProxyEventsCollector:
         self._failure: Failure | None = None
         self._has_published = self._has_json = False
         """Once an event came as JSON, the same things in words are not counted again."""
-        self._tells_context = tells_context
-        self._session = SessionView("", 0.0)
-        """What CONTEXT lines say; they name no session, so that all are of one."""
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
@@ -72,7 +65,6 @@ class ProxyEventsCollector:
         wall = self._wall() if self._clock() - self._began >= _PAST_S else 0.0
         self._events: list[ProxyEvent] = []
         self._dropped = self._unread = 0
-        before = self._session
         # The first batch holds all that is read of the past; later ones come a slice at a time.
         while True:
             chunk = self._lines.read(_SLICE_BYTES)
@@ -85,12 +77,6 @@ class ProxyEventsCollector:
             lost = max(0, len(self._events) - MAX_EVENTS)
             batch = ProxyEvents(tuple(self._events[lost:]), self._dropped + lost, self._unread)
             self._publish(Reading.known(Source.PROXY_EVENTS, now, batch))
-        if self._session is not before and self._tells_context():
-            used = self._session
-            status = ProxyStatus(
-                context_window=used.context_window, requests=used.requests, sessions=(used,), session_count=1
-            )
-            self._publish(Reading.known(Source.PROXY, now, status))
         if failure is not None and (failure != self._failure or is_new):
             self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
         self._failure, self._has_published = failure, True
@@ -125,8 +111,5 @@ class ProxyEventsCollector:
         from specdash.collect.uap_journal import parse_line
 
         found = parse_line(line.decode("utf-8", "replace"), wall)
-        if isinstance(found, SessionView):
-            peak = max(self._session.peak_tokens or 0, found.context_tokens or 0)
-            self._session = replace(found, requests=self._session.requests + 1, peak_tokens=peak)
-        elif found is not None and not self._has_json:
+        if found is not None and not self._has_json:
             self._events.append(found)

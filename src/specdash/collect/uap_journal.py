@@ -1,4 +1,4 @@
-"""The journal of a UAP proxy, read line by line: what its guardrails did, how requests ended, what a turn used."""
+"""The journal of a UAP proxy, read line by line: what its guardrails did, and how requests ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any, Final
 
-from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent, RequestEvent, SessionView
+from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent, RequestEvent
 
 MAX_LINE: Final = 4096
 """Longer lines are none of these."""
@@ -29,11 +29,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace("#", _NUMBER))
 
 
-_CONTEXT = _compiled(
-    r"CONTEXT(?: [A-Z]+)?: (?P<context_tokens>#)/(?P<context_window>#) tokens \([0-9.]+%\), "
-    r"(?:~(?P<turns_remaining>#)|~?unknown) turns remaining(?:, pruned=(?P<prunes>#))?"
-    r"(?:, overflows=(?P<overflows>#))?$"
-)
 _RESPONSE = _compiled(r"RESP: finish=(?P<finish>\S+) output_tokens=(?P<tokens>#) text_len=")
 _ROWS: tuple[tuple[Guardrail, GuardrailAction, str, dict[str, Any]], ...] = (
     (_G.MALFORMED_TOOL, _A.DETECTED, r"MALFORMED TOOL PAYLOAD: session=(?P<session>\S+) streak=(?P<streak>#) ", {}),
@@ -76,8 +71,8 @@ _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_to
 """What it writes in the words of its upstream, in those of the Messages API."""
 
 
-def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEvent | SessionView | None:
-    """The guardrail action, the end of a request or the context use that a line reports, None for any other line.
+def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEvent | None:
+    """The guardrail action or the end of a request that a line reports, None for any other line.
 
     `at` (Unix time, now unless given) counts when the line has no time stamp. Stamps are local time. Never raises.
     """
@@ -89,9 +84,6 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEv
     if message[:1] not in "CEFGLMPRST":
         return None
     when = _time(prefix, time.time() if at is None else at)
-    if (found := _CONTEXT.match(message)) is not None:
-        counts: dict[str, Any] = {name: int(value) for name, value in found.groupdict().items() if value}
-        return SessionView("", when, **counts)
     if (found := _RESPONSE.match(message)) is not None:
         reason = _STOP_REASONS.get(found["finish"], found["finish"])
         # It writes 0 tokens where its upstream gave no number.

@@ -18,11 +18,7 @@ from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import AUTO, KNOBS, NO_SPECULATION, SPEC_TYPES, is_auto, parse_chain, readers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import TypeAlias
-
-    IsListed: TypeAlias = Callable[[str], bool]
-
+    from collections.abc import Iterable, Mapping
 
 _CONTEXT_LINES = 2
 # What systemd before 246 drops a variable for.
@@ -126,39 +122,9 @@ _ALIKE_OURS = 0.75
 _CHAIN_KEY = "LLAMA_SPEC_TYPE"
 
 
-def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, str]:
-    """A remark on an assignment of the file, by its place among the entries. No text holds a secret.
-
-    `is_listed` says whether the engine's own help has a variable or spec type that the catalogue lacks.
-    """
-    last = {entry.key: (at, entry.line) for at, entry in enumerate(file.entries)}
-    found: dict[int, str | None] = {}
-    for at, entry in enumerate(file.entries):
-        if entry.key is not None and entry.value is not None:
-            counts_at, line = last[entry.key]
-            again = f"ineffective: line {line} sets it again" if counts_at != at else None
-            found[at] = again or _remark(role, entry.key, entry.value, file.values, is_listed)
-    return {at: remark for at, remark in found.items() if remark is not None}
-
-
-def _remark(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> str | None:
-    if (problem := unknown(role, key, is_listed)) is not None:
-        return f"unknown: {problem}"
-    try:
-        check_value(role, key, value, is_listed)
-    except InputError as error:
-        return f"bad value: {error}"
-    declared = parameter_of(role, key)
-    if declared is None:
-        return None
-    if value.strip() == "":
-        return "ineffective: an empty value is as none"
-    winner = next((name for name in declared.keys if values.get(name)), key)
-    return f"ineffective: {winner} wins" if winner != key else None
-
-
-def check_value(role: Role, key: str, value: str, is_listed: IsListed = lambda _: False) -> None:
-    """Raise `InputError` when the value of a known key is not valid. The message holds no secret."""
+def check_value(role: Role, key: str, value: str) -> None:
+    """Raise `InputError` when the value of a known key is not valid, a spec type excepted that only the engine may
+    know. The message holds no secret."""
     if key in backend.REMOVED_KEYS and role is Role.BACKEND:
         raise InputError(f"{key}: llama.cpp removed this variable", f"use {backend.REMOVED_KEYS[key]}", key=key)
     declared = parameter_of(role, key)
@@ -167,7 +133,7 @@ def check_value(role: Role, key: str, value: str, is_listed: IsListed = lambda _
     try:
         declared.parse(value, key)
         if declared.key == _CHAIN_KEY and not is_auto(value):
-            parse_chain(value, key, is_listed)
+            parse_chain(value, key, lambda _: True)
     except InputError as error:
         hidden = f"{key}: the value cannot be read; it must be: {declared.allowed}"
         raise InputError(hidden if declared.secret else without_secrets(str(error)), key=key) from None
@@ -191,22 +157,6 @@ def parameter_of(role: Role, key: str) -> Parameter | None:
         return proxy.BY_KEY.get(key)
     plain = key.replace("LLAMA_ARG_NO_", "LLAMA_ARG_", 1)
     return next((t[name] for name in (key, plain) for t in (backend.BY_KEY, backend.PASSED_ON) if name in t), None)
-
-
-def unknown(role: Role, key: str, is_listed: IsListed = lambda _: False) -> str | None:
-    """What a key is that the service's catalogue lacks, with the one that may be meant; None for others."""
-    if parameter_of(role, key) is not None or (role is Role.BACKEND and key in backend.REMOVED_KEYS):
-        return None
-    other = Role.PROXY if role is Role.BACKEND else Role.BACKEND
-    if key.startswith(_PREFIX[other]) and parameter_of(other, key) is not None:
-        return f"the {other}'s: the {role} does not read it"
-    if role is Role.BACKEND and key.startswith("LLAMA_ARG_") and is_listed(key):
-        return None
-    close = close_key(role, key)
-    hint = f"; did you mean {close}?" if close else ""
-    if key.startswith(_PREFIX[role]) or close:
-        return f"not a known key{hint}"
-    return "not a key of the proxy, which does not read it" if role is Role.PROXY else None
 
 
 def close_key(role: Role, key: str) -> str | None:

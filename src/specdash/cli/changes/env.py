@@ -12,7 +12,7 @@ from msgspec import Struct
 from specdash.cli.options import add_actions, add_service, add_settings, print_answer, resolved_settings
 from specdash.core.changes import Role, differences, role_of, shown_value
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.env_edit import all_keys, key_help, printable, remarks
+from specdash.core.env_edit import all_keys, key_help, printable
 from specdash.core.envfile import decode, parse, quote
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.masking import MASK
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specdash.core.env_edit import KeyHelp
 
 _ACTIONS = {
-    "show": "print every setting with its line number and any remarks",
+    "show": "print every setting with its line number",
     "history": "list the backups, and what was changed after each",
     "explain": "explain what a key means",
 }
@@ -206,24 +206,17 @@ def _show(args: argparse.Namespace) -> int:
 
 def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
     """Every assignment, unreadable line and trap of the file, in its order."""
-
-    def is_listed(name: str) -> bool:
-        """Whether the engine that a backend env chooses has a variable or spec type, by its own help."""
-        from specdash.backend.engines import listed_names
-
-        return name in listed_names(file.values)
-
-    file = subject.snapshot.file
-    notes = remarks(subject.role, file, is_listed)
+    entries = subject.snapshot.file.entries
+    last = {entry.key: entry.line for entry in entries}
     rows: list[dict[str, Any]] = []
-    for at, entry in enumerate(file.entries):
+    for entry in entries:
         if entry.problem is not None:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [f"unreadable: {entry.problem}"]})
         elif entry.key is not None:
+            again = last[entry.key]
+            notes = [f"ineffective: line {again} sets it again"] if again != entry.line else []
             value = shown_value(entry.key, entry.value)
-            rows.append(
-                {"line": entry.line, "key": entry.key, "value": value, "notes": [notes[at]] if at in notes else []}
-            )
+            rows.append({"line": entry.line, "key": entry.key, "value": value, "notes": notes})
         elif entry.trap is not None:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [str(entry.trap)]})
     return rows
