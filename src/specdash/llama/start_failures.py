@@ -87,7 +87,7 @@ OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in l
 BY_ID: dict[str, Cause] = {
     cause.id: cause for cause in (*OF_LINES, *_OF_DRAFT.values(), *_BY_PARAMETERS, _LAST_ERROR, *_BY_SIGNAL.values())
 }
-_OF_MEMORY = frozenset({"gpu_memory", "gpu_out_of_memory", "compute_buffer_failed", "kv_cache", "memory"})
+_OF_MEMORY = frozenset({"gpu_memory", "gpu_out_of_memory", "compute_buffer_failed", "alloc_failed"})
 _LONGEST = 4096
 _MOST = 2000
 _LAST = 200

@@ -104,5 +104,5 @@ def _gap(left_out: Counter[str]) -> list[str]:
     total = left_out.total()
     if not total:
         return []
-    most = ", ".join(f"{count:,} of “{LINE_CLASSES[name].title}”" for name, count in left_out.most_common(3))
+    most = ", ".join(f"{count:,} of “{LINE_CLASSES[name].title or name}”" for name, count in left_out.most_common(3))
     return [f"          [{counted(total, 'line')} left out: {most}]"]
