@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdash.llama.log.forms import ServerEnd
-from specdash.llama.start_failures import BY_ID, OF_LINES, explain, out_of_memory, unspoken
+from specdash.llama.start_failures import OF_LINES, explain, out_of_memory, unspoken
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -208,7 +208,7 @@ def test_colours_and_json_do_not_hide_the_cause() -> None:
 
 
 def test_every_cause_can_be_said_and_captures_what_it_says() -> None:
-    for cause in BY_ID.values():
+    for cause in OF_LINES:
         wanted = set(re.findall(r"\{(\w+)\}", cause.because + cause.fix))
         for pattern in cause.patterns:
             given = set(re.findall(r"\{(\w+):", pattern))

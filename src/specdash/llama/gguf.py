@@ -356,27 +356,38 @@ def _read_state(path: str, _state: tuple[int, int, int]) -> GgufFacts:
 
 
 def _join_parts(facts: GgufFacts) -> GgufFacts:
-    """The facts of a whole model, given those of its first file. Raises `GgufError`."""
-    others = _split_paths(facts)
-    if not others:
+    """The facts of a whole model, given those of its first file: one that was split into several, which the engine
+    loads too, is named `NAME-00001-of-00003.gguf`. Raises `GgufError` where the engine would refuse it.
+    """
+    count, number = _whole(facts.values.get("split.count")), _whole(facts.values.get("split.no")) or 0
+    if count is None or count < 2:
         return facts
-    absent = [path for path in others if not path.is_file()]
+    path = Path(facts.path)
+    found = _SPLIT_NAME.fullmatch(path.name)
+    if number > 0:
+        first = path.with_name(f"{found.group(1)}-00001-of-{found.group(3)}.gguf") if found else "the first"
+        raise GgufError(facts.path, f"is part {number + 1} of {count} of a model", f"name {first}")
+    if found is None or int(found.group(2)) != 1 or int(found.group(3)) != count or count > _MOST_PARTS:
+        what = f"is the first of {count} files, and its name must end in -00001-of-{count:05d}.gguf"
+        raise GgufError(facts.path, what, "give all parts their names back")
+    others = [path.with_name(f"{found.group(1)}-{at:05d}-of-{found.group(3)}.gguf") for at in range(2, count + 1)]
+    absent = [other for other in others if not other.is_file()]
     if absent:
-        what = f"is split into {len(others) + 1} files, and {len(absent)} of them missing: {absent[0]}"
+        what = f"is split into {count} files, and {len(absent)} of them missing: {absent[0]}"
         more = " and others" if len(absent) > 1 else ""
         raise GgufError(facts.path, f"{what}{more}", "download all of them to one folder")
-    every = (facts, *(_cached(str(path)) for path in others))
+    every = (facts, *(_cached(str(other)) for other in others))
     tensors = tuple(tensor for gguf_facts in every for tensor in gguf_facts.tensors)
     announced = _whole(facts.values.get("split.tensors.count"))
     if announced is not None and announced != len(tensors):
-        what = f"its {len(every)} files hold {len(tensors)} tensors, and the first announces {announced}"
+        what = f"its {count} files hold {len(tensors)} tensors, and the first announces {announced}"
         raise GgufError(facts.path, what, "the files are not of one model: download them again")
     return replace(
         facts,
         tensors=tensors,
         file_bytes=sum(gguf_facts.file_bytes for gguf_facts in every),
         bytes_needed=sum(gguf_facts.bytes_needed for gguf_facts in every),
-        parts=len(every),
+        parts=count,
     )
 
 
@@ -402,28 +413,6 @@ def read_one_file(path: str | Path) -> GgufFacts:
         what = f"truncated, {facts.file_bytes} of {facts.bytes_needed} bytes are there"
         raise GgufError(shown, what, "download it again")
     return facts
-
-
-def _split_paths(facts: GgufFacts) -> tuple[Path, ...]:
-    """The other files of a model that was split into several (`NAME-00001-of-00003.gguf`), which the engine loads too.
-
-    Empty for a model in one file. Raises `GgufError` for a part that is not the first, and where the name does not
-    follow the rule: the engine would refuse it.
-    """
-    count = _whole(facts.values.get("split.count"))
-    if count is None or count < 2:
-        return ()
-    number = _whole(facts.values.get("split.no")) or 0
-    path = Path(facts.path)
-    found = _SPLIT_NAME.fullmatch(path.name)
-    if number > 0:
-        first = path.with_name(f"{found.group(1)}-00001-of-{found.group(3)}.gguf") if found else "the first"
-        raise GgufError(facts.path, f"is part {number + 1} of {count} of a model", f"name {first}")
-    if found is None or int(found.group(2)) != 1 or int(found.group(3)) != count or count > _MOST_PARTS:
-        what = f"is the first of {count} files, and its name must end in -00001-of-{count:05d}.gguf"
-        raise GgufError(facts.path, what, "give all parts their names back")
-    names = (f"{found.group(1)}-{at:05d}-of-{found.group(3)}.gguf" for at in range(2, count + 1))
-    return tuple(path.with_name(name) for name in names)
 
 
 def _whole(value: Value | None) -> int | None:
