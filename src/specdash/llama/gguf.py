@@ -35,11 +35,6 @@ class TensorType(Struct, frozen=True):
     per_block: int
     block_bytes: int
 
-    @property
-    def bits(self) -> float:
-        """Bits an element."""
-        return self.block_bytes * 8 / self.per_block
-
 
 def _types(text: str) -> dict[int, TensorType]:
     rows = (row.split() for row in text.strip().splitlines())

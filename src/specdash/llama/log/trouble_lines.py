@@ -463,20 +463,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to decode, ret = {:d}",
             "failed to encode, ret = {:d}",
             "llama_{:w}() failed: {:d}",
-        ),
-        make=_failed,
-        severity=ERROR,
-        note="The requests in that batch end with an error.",
-    ),
-    LineClass(
-        "decode_failed",
-        "the server's loop failed on a batch",
-        (
             "decode() failed: {:rest}",
             "pre_decode() failed: {:rest}",
             "post_decode() failed: {:rest}",
             "fatal error - please provide logs and repro in {:rest}",
         ),
+        make=_failed,
         severity=ERROR,
         note="The requests in that batch end with an error; the line says why. /health stays ok all the while.",
     ),
@@ -517,9 +509,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note=(
-            "On the prompt, the request fails with it (decode_failed); while drafting, the step goes without drafts. "
-            "If it happens to every request, this draft model or type does not work here: try without images, or "
-            "without it."
+            "On the prompt, the request fails with it; while drafting, the step goes without drafts. If it happens to "
+            "every request, this draft model or type does not work here: try without images, or without it."
         ),
     ),
     LineClass(
@@ -560,16 +551,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "synth_enabled",
         "acceptance is simulated",
-        ("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",),
+        (
+            "synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",
+            "synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",
+        ),
         severity=WARNING,
         note="Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
-    ),
-    LineClass(
-        "synth_limit_reduced",
-        "the draft length of synthetic acceptance was reduced",
-        ("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",),
-        severity=WARNING,
-        note="Only with --spec-synth-len or --spec-synth-rates.",
     ),
     LineClass(
         "find_slot_non_consecutive",
