@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from insight.speedup_data import baseline, row_of
 from insight.speedup_data import state as measured_state
 from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
-from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTally
+from specdash.core.log_facts import LogBatch, SpeculativeStatistics
 from specdash.core.readings import Gpu, Gpus, ModelOutline, Reading, Slot, Slots, Source
 from specdash.insight.picture import DrafterPicture
 from specdash.insight.speculation.drafter import verdict_of
@@ -72,16 +72,6 @@ def test_what_the_engine_cut_off_is_told() -> None:
     assert found.clamps == ("15 asked, 7 drafted: the draft's block has 8 tokens",)
     assert found.acceptance == pytest.approx(8 / 1558)
     assert "no draft length up to 7 would pay" in found.verdict
-
-
-def test_so_is_the_limit_of_synthetic_acceptance() -> None:
-    state = state_of("draft-simple", model=LLAMA, draft_n_max="8")
-    line = "0.00.1.0 W spec x: synthetic acceptance draft limit was reduced from 8 to 4 for this model"
-    tally = WarningTally("synth_limit_reduced", 1, None, None, line)
-    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(1, warnings=(tally,))))
-    found = seen(state)
-    assert (found.asked_length, found.effective_length) == (8, 4)
-    assert found.clamps == ("8 asked, 4 drafted: the limit of synthetic acceptance",)
 
 
 def test_in_a_chain_the_log_tells_the_types_apart() -> None:

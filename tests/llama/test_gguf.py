@@ -58,10 +58,9 @@ def test_a_file_cut_anywhere_is_called_truncated(model: Path, tmp_path: Path, ke
         (b"", "is empty"),
         (b"root:x:0:0\n", "is no GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + b"\xff" * 64, "truncated inside its header|unknown value type"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0) + b"\xff" * 64, "truncated inside its header|is too long"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0) + b"\xff" * 64, "truncated inside its header"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 50) + b"\xff" * 64, "truncated inside its header, 88 bytes are there"),
-        (b"GGUF" + struct.pack("<IQQ", 4, 0, 0) + bytes(64), "GGUF version 4 is newer than 3"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 9) + bytes(400), "a key has no name"),
+        (b"GGUF" + struct.pack("<IQQ", 4, 0, 0) + bytes(64), "GGUF version 4 is not supported"),
         (
             b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 99) + bytes(32),
             "unknown value type 99",
@@ -77,10 +76,10 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(content: bytes, message:
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(GgufError, match="no such file"):
         read_facts(tmp_path / "absent.gguf")
-    with pytest.raises(GgufError, match="is a directory"):
+    with pytest.raises(GgufError, match="is no regular file"):
         read_facts(tmp_path)
 
 
@@ -96,7 +95,6 @@ def test_the_names_of_types_are_those_of_the_gguf_package() -> None:
     theirs = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
     assert {kind: known.name for kind, known in TENSOR_TYPES.items() if kind != 42} == theirs
     files = {int(kind): kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in gguf.LlamaFileType}
-    assert {number: name for number, (name, _) in FILE_TYPES.items() if number != 41} == {
+    assert {number: name for number, name in FILE_TYPES.items() if number != 41} == {
         number: name for number, name in files.items() if number != GUESSED
     }
-    assert all(kind in TENSOR_TYPES for _, kind in FILE_TYPES.values())

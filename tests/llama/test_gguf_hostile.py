@@ -28,9 +28,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an array of 2^60 numbers": (header(pairs=[pair("a", ARRAY, _array(10, HUGE))]) + bytes(64), "truncated inside"),
     "an array of arrays": (header(pairs=[pair("a", ARRAY, _array(9, 1))]) + bytes(64), "unknown array type 9 for 'a'"),
     "a text of 2^64 - 1 bytes": (header(pairs=[pair("a", TEXT, b"\xff" * 8)]) + bytes(64), "truncated inside"),
-    "a key with control characters twice": (
-        header(pairs=[pair("\x1b[2J", 0, b"\1"), pair("\x1b[2J", 0, b"\1")]) + bytes(32),
-        "the key '.\\[2J' is there twice",
+    "a key with control characters": (
+        header(pairs=[pair("\x1b[2J", 99, b"\1")]) + bytes(32),
+        "unknown value type 99 for '.\\[2J'",
     ),
     "an alignment of 48": (
         header(pairs=[pair("general.alignment", U32, struct.pack("<I", 48))]) + bytes(32),
@@ -38,15 +38,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     ),
     "a tensor of 5 dimensions": (header(tensors=[tensor("t", [1] * 5, 0, 0)]) + bytes(99), "has 5 dimensions"),
     "a shape that overflows": (header(tensors=[tensor("t", [2**40, 2**40], 0, 0)]) + bytes(99), "has the shape 10995"),
-    "a gap between tensors": (
-        header(tensors=[tensor("a", [8], 0, 0), tensor("b", [8], 0, 64)]) + bytes(999),
-        "tensor 'b' is at 64, and the one before it ends at 32",
+    "a tensor far behind the end": (
+        header(tensors=[tensor("a", [8], 0, 2**63)]) + bytes(999),
+        r"truncated, \d+ of 9223\d+ bytes are there",
     ),
-    "a tensor twice": (
-        header(tensors=[tensor("a", [8], 0, 0), tensor("a", [8], 0, 32)]) + bytes(999),
-        "name 'a' is there twice",
-    ),
-    "a name of 64 bytes": (header(tensors=[tensor("n" * 64, [8], 0, 0)]) + bytes(999), "is too long"),
     "rows that are no whole blocks": (
         header(tensors=[tensor("t", [100], 12, 0)]) + bytes(999),
         "has rows of 100, and Q4_K comes in blocks of 256",
@@ -85,7 +80,10 @@ def test_a_header_that_lies_is_one_line_and_takes_no_memory(case: str, tmp_path:
         (b"\n<html>", "but a web page"),
         (b"PK\x03\x04" + bytes(60), "ZIP archive or a PyTorch checkpoint"),
         (struct.pack("<Q", 1000) + b'{"__metadata__":', "but a safetensors file"),
-        (b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + bytes(64), "GGUF in big-endian byte order"),
+        (
+            b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + bytes(64),
+            "GGUF version 50331648 is not supported, only little-endian",
+        ),
         (b"GGUF" + struct.pack("<IQQ", 1, 1, 1) + bytes(64), "GGUF version 1 is not supported.*convert it again"),
     ],
 )

@@ -73,7 +73,7 @@ def test_ids_are_unique() -> None:
 
 
 def test_a_warning_class_says_what_it_means() -> None:
-    assert not [name for name, found in WARNING_CLASSES.items() if not found.title or not found.note.endswith(".")]
+    assert all(found.title and found.meaning[4:].endswith(".") for found in WARNING_CLASSES.values())
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

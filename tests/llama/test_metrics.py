@@ -35,11 +35,11 @@ def test_a_fresh_server_has_counters_of_zero_and_no_positions() -> None:
 
 
 POSITIONS = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
-SPECULATIVE = """llamacpp:spec_decode_num_draft_tokens{0} 10
-llamacpp:spec_decode_num_accepted_tokens{0} 7
-llamacpp:spec_decode_num_drafts{0} 4
-llamacpp:spec_decode_num_accepted_tokens_per_pos{0}{{position="0"}} 4
-llamacpp:spec_decode_num_accepted_tokens_per_pos{0}{{position="1"}} 3
+SPECULATIVE = """llamacpp:spec_decode_num_draft_tokens_total 10
+llamacpp:spec_decode_num_accepted_tokens_total 7
+llamacpp:spec_decode_num_drafts_total 4
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 4
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 3
 """
 
 
@@ -49,12 +49,9 @@ llamacpp:spec_decode_num_accepted_tokens_per_pos{0}{{position="1"}} 3
         ("llamacpp:n_decode_total 3\n", Counters(decode_calls=3)),
         ("llamacpp:n_decode_total 3\r\nllamacpp:n_tokens_max 9\r\n", Counters(decode_calls=3, tokens_max=9)),
         ("llamacpp:n_decode_total 3\n" * 2, Counters(decode_calls=3)),
-        *(
-            (
-                SPECULATIVE.format(suffix),
-                Counters(draft_tokens=10, accepted_tokens=7, verification_steps=4, accepted_per_position=(4, 3)),
-            )
-            for suffix in ("", "_total")
+        (
+            SPECULATIVE,
+            Counters(draft_tokens=10, accepted_tokens=7, verification_steps=4, accepted_per_position=(4, 3)),
         ),
         # In any order, and a gap was never counted; exact where a float would round.
         (

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.core.speculation import MemoryKind, Rollback
-from specdash.llama.gguf import FILE_TYPES, GgufError, read_facts
+from specdash.llama.gguf import GgufError, read_facts
 from specdash.llama.model_facts import FileKind, ModelFacts, describe
 from support import gguf_files as files
 from support import tiny_models as tiny
@@ -71,8 +71,6 @@ def test_the_quantisation_is_the_declared_one_where_the_tensors_bear_it_out(
     found = _of(files.write_gguf(tmp_path / "x.gguf", "llama", values, MATRICES))
     assert found.quantisation == said
     assert [row.name for row in found.types] == ["Q4_K", "Q6_K", "F32"]
-    declared = FILE_TYPES.get(values.get("general.file_type", 15) % 1024)
-    assert any("none of its tensors" in remark for remark in found.remarks) == (declared == ("Q8_0", 8))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ WIDE_ROWS = 32_768
 A token then takes 5 to 7 ms on one core, not 0.3, against some 0.25 of the draft: the proportion of real pairs."""
 WIDE_DRAFT_LENGTH = 3
 """llama.cpp's CPU kernels verify four tokens at once for little more than one; a fifth costs a pass of its own."""
-WIDE_LAYERS = 4
 CONTEXT = 16384
 SLOTS = 4
 
@@ -34,11 +33,11 @@ def widened_target(directory: Path) -> tuple[Path, str]:
     The file is sparse: 81 MB long, some 5 MB of disk where the file system knows holes, 81 MB of memory once it is
     read. Where it cannot be written, the bundled one, a third of a millisecond a token, and why.
     """
-    from specdash.llama.widening import Dimensions, resize
+    from specdash.llama.widening import widen
 
     path = directory / TARGET_MODEL
     try:
-        resize(bundled_model(TARGET_MODEL), path, Dimensions(WIDE_LAYERS, WIDE_ROWS))
+        widen(bundled_model(TARGET_MODEL), path, WIDE_ROWS)
     except OSError as error:
         return bundled_model(TARGET_MODEL), f"{path}: {error.strerror or error}"
     return path, ""

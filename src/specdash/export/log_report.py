@@ -145,7 +145,7 @@ def _warnings(summary: LogSummary) -> dict[str, dict[str, Any]]:
             "first": tally.first_s,
             "last": tally.last_s,
             "sample": safe_sample(name, tally.sample),
-            "note": warning_class(name).note,
+            "note": warning_class(name).meaning,
             "slots": len(tally.slots.ids),
             "slots_at_least": tally.slots.more,
             "tasks": len(tally.tasks.ids),
@@ -328,7 +328,7 @@ def _warnings_text(summary: LogSummary) -> Iterator[str]:
         when = "" if tally.first_s is None else f", {tally.first_s:.3f} s to {tally.last_s or tally.first_s:.3f} s"
         yield f"{known.severity}: {name} x{tally.count:,}{when}: {known.title}"
         if known.severity != "notice":
-            yield f"  {known.note}"
+            yield f"  {known.meaning}"
 
 
 def _share(part: float | None, whole: float | None) -> str:

@@ -317,8 +317,7 @@ def _lines(newest_first: Iterable[str]) -> tuple[str, ...]:
             known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES
         ):
             continue
-        made = safe_line(raw)
-        kept.append(made.text)
+        kept.append(safe_line(raw))
         if len(kept) == LINES_KEPT:
             break
     return tuple(reversed(kept))

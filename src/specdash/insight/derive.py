@@ -381,7 +381,7 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 storm.seen,
                 title=known.title,
                 severity=str(known.severity),
-                note=known.note,
+                note=known.meaning,
                 sample=safe_sample(storm.seen.warning, storm.seen.sample),
                 per_minute=storm.per_minute(now),
                 first_age_s=max(0.0, now - storm.first_at),

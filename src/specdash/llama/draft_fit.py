@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from specdash.core.speculation import SpecType
     from specdash.llama.gguf import ArraySpan, GgufFacts
-    from specdash.llama.model_shape import ModelShape
 
 MOST_SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
@@ -156,24 +155,18 @@ def _reading_layers(
     shape = shape_of(model) if model is not None else None
     if model is None or shape is None:
         return
-    for reason in _mismatches(spec_type, draft, layers, shape, model):
-        problem = f"{reason}; the server would abort"
-        yield DraftMisfit("draft-architecture", Severity.ERROR, problem, _MADE_FOR_THIS)
-    yield from _other_words(model, draft)
-
-
-def _mismatches(
-    spec_type: SpecType, draft: GgufFacts, layers: tuple[int, ...], shape: ModelShape, model: GgufFacts
-) -> Iterator[str]:
     # The input of a layer that is not there is the output of the last one; EAGLE-3 alone may read that.
-    deepest = max(layers)
+    deepest, problems = max(layers), []
     if deepest > len(shape.layers) or (deepest == len(shape.layers) and spec_type.block_margin is not None):
-        yield f"it reads layer {deepest} of a model that has {len(shape.layers)}"
+        problems.append(f"it reads layer {deepest} of a model that has {len(shape.layers)}")
     width = draft.number("target_hidden_size") or draft.number("embedding_length")
     if width is not None and width != shape.width:
-        yield f"it is made for a model of width {width}, this one has {shape.width}"
+        problems.append(f"it is made for a model of width {width}, this one has {shape.width}")
     if not gives_layer_inputs(model.architecture):
-        yield f"it reads layer inputs, which {model.architecture} models do not give"
+        problems.append(f"it reads layer inputs, which {model.architecture} models do not give")
+    for problem in problems:
+        yield DraftMisfit("draft-architecture", Severity.ERROR, f"{problem}; the server would abort", _MADE_FOR_THIS)
+    yield from _other_words(model, draft)
 
 
 def _other_words(model: GgufFacts, draft: GgufFacts) -> Iterator[DraftMisfit]:

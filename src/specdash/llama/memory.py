@@ -161,32 +161,23 @@ def row_bytes(kind: str, elements: int) -> int:
     return elements * size // per_block
 
 
-def estimate(facts: GgufFacts, load: ModelLoad, model: str = "model") -> MemoryEstimate | None:
-    """What loading a model takes, None when its header does not describe its layers. `model` names it in the parts."""
+def estimate(facts: GgufFacts, load: ModelLoad, model: str = "model", *, heads: bool = False) -> MemoryEstimate | None:
+    """What loading a model takes, None when its header does not describe its layers. `model` names it in the parts.
+
+    `heads`: what the draft context of `draft-mtp` takes beside the weights, a cache for the prediction layers alone.
+    """
     shape = shape_of(facts)
     if shape is None:
         return None
-    gpu, host = _weights(facts, shape, load)
-    return _estimate(model, facts, shape, load, shape.layers, MemoryPart(model, "weights", gpu, host))
-
-
-def _heads_estimate(facts: GgufFacts, load: ModelLoad) -> MemoryEstimate | None:
-    """What the draft context of `draft-mtp` takes beside the weights: a cache for the prediction layers alone."""
-    shape = shape_of(facts)
-    return _estimate("draft", facts, shape, load, shape.heads) if shape is not None else None
-
-
-def _estimate(
-    model: str, facts: GgufFacts, shape: ModelShape, load: ModelLoad, layers: tuple[Layer, ...], *before: MemoryPart
-) -> MemoryEstimate:
-    parts = [*before]
-    offloaded = _offloaded(len(layers), load) if layers is shape.layers else [load.gpu_layers > 0] * len(layers)
+    layers = shape.heads if heads else shape.layers
+    offloaded = [load.gpu_layers > 0] * len(layers) if heads else _offloaded(len(layers), load)
     streams = 1 if load.slots.unified else load.slots.sequences
     rows = [row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value) for layer in layers]
     caches = [_cells(layer, load) * streams * row if layer.key else 0 for layer, row in zip(layers, rows, strict=True)]
-    states = [layer.state_bytes * load.slots.sequences * (1 + load.snapshots) for layer in layers]
-    for what, sizes in (("KV cache", caches), ("recurrent state", states if layers is shape.layers else [])):
-        gpu = sum(size for size, there in zip(sizes, offloaded, strict=False) if there and load.cache_on_gpu)
+    states = [0 if heads else layer.state_bytes * load.slots.sequences * (1 + load.snapshots) for layer in layers]
+    parts = [] if heads else [MemoryPart(model, "weights", *_weights(facts, shape, load))]
+    for what, sizes in (("KV cache", caches), ("recurrent state", states)):
+        gpu = sum(size for size, there in zip(sizes, offloaded, strict=True) if there and load.cache_on_gpu)
         parts.append(MemoryPart(model, what, gpu, sum(sizes) - gpu))
     parts.append(_compute(model, facts, shape, load))
     return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
@@ -203,10 +194,10 @@ def together(
     found = estimate(model, load)
     behind = draft_load if draft_load is not None else replace(load, key_type="f16", value_type="f16", heads=False)
     if draft is None:
-        more = _heads_estimate(model, behind) if load.heads else MemoryEstimate(())
+        more = estimate(model, behind, "draft", heads=True) if load.heads else MemoryEstimate(())
     else:
         more = estimate(draft, behind, "draft")
-        heads = _heads_estimate(draft, behind) if behind.heads else None
+        heads = estimate(draft, behind, "draft", heads=True) if behind.heads else None
         if more is not None and heads is not None:
             weights = tuple(part for part in more.parts if part.what == "weights")
             more = MemoryEstimate(weights + heads.parts, more.exact)
@@ -329,21 +320,15 @@ def _compute(model: str, facts: GgufFacts, shape: ModelShape, load: ModelLoad) -
     logits = (facts.vocabulary_size or 0) * outputs * 4 * (2 if load.sampled else 1)
     output = 5 * shape.width * load.batch * 4 + logits
     size = max(step, attention, recurrent, output) + mask
-    if on_gpu:
-        size += _largest_fetched(facts, shape, load, outputs)
+    if on_gpu and load.batch >= _OFFLOADED_FROM:
+        # The largest tensor in main memory that is copied to the GPU when its step has many tokens.
+        size += max(
+            (
+                tensor.size
+                for tensor, there in _placed(facts, shape, load)
+                if not there
+                and (_BLOCK.match(tensor.name) or (tensor.name.startswith("output.") and outputs >= _OFFLOADED_FROM))
+            ),
+            default=0,
+        )
     return MemoryPart(model, "compute", size if on_gpu else 0, 0 if on_gpu else size, estimated=True)
-
-
-def _largest_fetched(facts: GgufFacts, shape: ModelShape, load: ModelLoad, outputs: int) -> int:
-    """Bytes of the largest tensor in main memory that is copied to the GPU when its step has many tokens."""
-    if load.batch < _OFFLOADED_FROM:
-        return 0
-    return max(
-        (
-            tensor.size
-            for tensor, there in _placed(facts, shape, load)
-            if not there
-            and (_BLOCK.match(tensor.name) or (tensor.name.startswith("output.") and outputs >= _OFFLOADED_FROM))
-        ),
-        default=0,
-    )

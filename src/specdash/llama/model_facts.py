@@ -35,13 +35,6 @@ class Tuning(StrEnum):
     """The file does not say."""
 
 
-class TuningVerdict(Struct, frozen=True):
-    """What the file says, and where."""
-
-    tuning: Tuning
-    because: tuple[str, ...]
-
-
 _INSTRUCT = frozenset(
     {"it", "instruct", "instruction", "instructed", "chat", "assistant", "sft", "dpo", "orpo", "rlhf", "thinking"}
     | {"reasoning"}
@@ -50,8 +43,8 @@ _BASE = frozenset({"base", "pt", "pretrain", "pretrained", "foundation", "backbo
 _WORD = re.compile(r"[a-z]+")
 
 
-def tuning_of(facts: GgufFacts) -> TuningVerdict:
-    """Judge the header: by the words of its names, else by its chat template."""
+def tuning_of(facts: GgufFacts) -> tuple[Tuning, tuple[str, ...]]:
+    """What the header says, by the words of its names, else by its chat template; and where it says so."""
     reasons: list[str] = []
     decided = Tuning.UNKNOWN
     # The words of a T5 model's name are its size: small, base, large.
@@ -69,7 +62,7 @@ def tuning_of(facts: GgufFacts) -> TuningVerdict:
         decided = Tuning.INSTRUCT if decided is Tuning.UNKNOWN else decided
     else:
         reasons.append("it has no chat template")
-    return TuningVerdict(decided, tuple(reasons))
+    return decided, tuple(reasons)
 
 
 MTP_PAYS_FROM = 2_000_000_000
@@ -247,8 +240,7 @@ def describe(facts: GgufFacts, draft: GgufFacts | None = None, *, draft_type: st
     types = _types(facts)
     parameters = sum(row.parameters for row in types)
     heads = facts.nextn_layers or 0
-    quantisation, doubt = _quantisation(facts, types)
-    verdict = tuning_of(facts)
+    tuning, tuning_reasons = tuning_of(facts)
     pair, spec_types = None, []
     if draft is not None:
         judged = (spec_type(draft_type) if draft_type is not None else None) or type_for(draft)
@@ -269,7 +261,7 @@ def describe(facts: GgufFacts, draft: GgufFacts | None = None, *, draft_type: st
         size=sum(row.size for row in types),
         file_bytes=facts.file_bytes,
         parts=facts.parts,
-        quantisation=quantisation,
+        quantisation=_quantisation(facts, types),
         types=types,
         layers=max((facts.block_count or 0) - heads, 0),
         heads=heads,
@@ -282,13 +274,13 @@ def describe(facts: GgufFacts, draft: GgufFacts | None = None, *, draft_type: st
         tokenizer=facts.tokenizer,
         vocabulary=facts.vocabulary_size,
         chat_template=facts.has_chat_template,
-        tuning=verdict.tuning if generates else Tuning.UNKNOWN,
-        tuning_reasons=verdict.because if generates else (f"{_a(kind)} is neither",),
+        tuning=tuning if generates else Tuning.UNKNOWN,
+        tuning_reasons=tuning_reasons if generates else (f"{_a(kind)} is neither",),
         generates=generates,
         spec_types=tuple(spec_types),
         draft_needs=needs_of(facts),
         pair=pair,
-        remarks=(*doubt, *_remarks(facts, kind)),
+        remarks=_remarks(facts, kind),
     )
 
 
@@ -349,20 +341,15 @@ def _types(facts: GgufFacts) -> tuple[TypeShare, ...]:
     return tuple(sorted(shares, key=lambda row: (-row.parameters, row.name)))
 
 
-def _quantisation(facts: GgufFacts, types: tuple[TypeShare, ...]) -> tuple[str, list[str]]:
-    """The name of the quantisation, and what is odd about it."""
+def _quantisation(facts: GgufFacts, types: tuple[TypeShare, ...]) -> str:
+    """The declared one where a tensor is of its family, such as `Q4` or `IQ3`, else the most frequent type."""
     if not types:
-        return "none", []
-    largest = types[0].name
-    mostly = largest if len(types) == 1 else f"mostly {largest}"
+        return "none"
     number = facts.values.get("general.file_type")
-    declared = FILE_TYPES.get(number & ~GUESSED) if isinstance(number, int) and number >= 0 else None
-    if declared is None:
-        return mostly, []
-    name, main = declared[0], TENSOR_TYPES[declared[1]].name
-    if any(row.name == main for row in types):
-        return name, []
-    return f"mostly {largest}", [f"the file calls itself {name}, and none of its tensors is {main}"]
+    declared = FILE_TYPES.get(number & ~GUESSED, "") if isinstance(number, int) and number >= 0 else ""
+    if any(declared.split("_")[0] == row.name.split("_")[0] for row in types):
+        return declared
+    return types[0].name if len(types) == 1 else f"mostly {types[0].name}"
 
 
 _METHODS = {"draft-eagle3": "an EAGLE-3", "draft-dflash": "a DFlash", "draft-dspark": "a DSpark"}
@@ -387,7 +374,7 @@ def _fit(item: SpecType, facts: GgufFacts, pair: DraftPair | None, parameters: i
     return True, "nothing"
 
 
-def _remarks(facts: GgufFacts, kind: FileKind) -> list[str]:
+def _remarks(facts: GgufFacts, kind: FileKind) -> tuple[str, ...]:
     found = []
     strange = sorted({tensor.kind for tensor in facts.tensors if tensor.kind not in TENSOR_TYPES})
     if strange:
@@ -398,7 +385,7 @@ def _remarks(facts: GgufFacts, kind: FileKind) -> list[str]:
     if kind in (FileKind.MODEL, FileKind.DRAFT) and facts.architecture not in KNOWN:
         named = f"the architecture {facts.architecture!r}" if facts.architecture else "a file without an architecture"
         found.append(f"{named} is unknown to b11434: the server would not load it, unless it is newer")
-    return found
+    return tuple(found)
 
 
 def _a(kind: FileKind) -> str:

@@ -263,23 +263,17 @@ FIELD_OF_METRIC: dict[str, str] = {
     "n_decode_total": "decode_calls",
     "n_tokens_max": "tokens_max",
     "spec_decode_num_draft_tokens_total": "draft_tokens",
-    "spec_decode_num_draft_tokens": "draft_tokens",
     "spec_decode_num_accepted_tokens_total": "accepted_tokens",
-    "spec_decode_num_accepted_tokens": "accepted_tokens",
     "spec_decode_num_drafts_total": "verification_steps",
-    "spec_decode_num_drafts": "verification_steps",
     "requests_processing": "requests_processing",
     "requests_deferred": "requests_deferred",
     "n_busy_slots_per_decode": "busy_slots_per_decode",
     "prompt_tokens_seconds": "prompt_tokens_per_second",
     "predicted_tokens_seconds": "predicted_tokens_per_second",
 }
-"""Metric name without the prefix to the field of `Counters`. The text of the pull request that brought the
-`spec_decode` names lacks their `_total`, so both are read."""
+"""Metric name without the prefix to the field of `Counters`."""
 
-PER_POSITION_METRICS = frozenset(
-    {"spec_decode_num_accepted_tokens_per_pos_total", "spec_decode_num_accepted_tokens_per_pos"}
-)
+PER_POSITION_METRIC = "spec_decode_num_accepted_tokens_per_pos_total"
 
 MAX_POSITIONS = 4096
 """Draft positions beyond this are not believed; llama-server drafts at most 1024 tokens."""
@@ -314,7 +308,7 @@ def parse_metrics(body: bytes | str) -> Counters:
                 raise ParseError(f"{name} is no number from zero on")
             if fields.setdefault(field, value) != value:
                 raise ParseError(f"{name} is there twice, with different values")
-        elif name in PER_POSITION_METRICS:
+        elif name == PER_POSITION_METRIC:
             position, count = _POSITION.search(labels), _number(written)
             if count is None:
                 raise ParseError("a count of accepted tokens is no number from zero on")

@@ -29,48 +29,21 @@ if TYPE_CHECKING:
 MOST_GENERAL = "other_exit"
 """The cause that the last error line of a server that ended falls into, where no other does."""
 
-_BY_PARAMETERS = (
-    Cause(
-        "none_in_chain",
-        "the chain {chain} has 'none' in it, which disables all of it without a word",
-        "remove 'none' from LLAMA_SPEC_TYPE",
-        ends=ServerEnd.WITHOUT,
-    ),
-    Cause(
-        "draft_without_type",
-        "a draft model is given ({draft}) and no type that uses it: it is loaded, and does nothing",
-        "set LLAMA_SPEC_TYPE=draft-simple, or the type the draft is made for",
-        ends=ServerEnd.WITHOUT,
-    ),
-)
-_LAST_ERROR = Cause(MOST_GENERAL, "{message}", "mend what the line names; the log has more")
-_CRASHED = Cause(
-    "crashed",
-    "it crashed (an invalid memory access)",
-    "it is a bug: try without speculation, then another build",
-    ends=ServerEnd.ABORT,
-)
-_BY_SIGNAL: dict[int, Cause] = {
-    signal.SIGKILL: Cause(
+_NO_REASON = "try without speculation, then another build"
+_BY_SIGNAL: dict[int, tuple[str, str, str]] = {
+    signal.SIGKILL: (
         "killed",
         "it was killed (SIGKILL): by the kernel when memory is out, unless a person did",
         "`dmesg` has the reason; use a smaller model or context",
-        ends=ServerEnd.ABORT,
     ),
-    signal.SIGILL: Cause(
+    signal.SIGILL: (
         "wrong_cpu",
         "it uses instructions that this CPU does not have (SIGILL)",
         "use a build for this CPU",
-        ends=ServerEnd.ABORT,
     ),
-    signal.SIGSEGV: _CRASHED,
-    signal.SIGBUS: _CRASHED,
-    signal.SIGABRT: Cause(
-        "aborted",
-        "it aborted and printed no reason",
-        "try without speculation, then another build",
-        ends=ServerEnd.ABORT,
-    ),
+    signal.SIGSEGV: ("crashed", "it crashed (an invalid memory access)", f"it is a bug: {_NO_REASON}"),
+    signal.SIGBUS: ("crashed", "it crashed (an invalid memory access)", f"it is a bug: {_NO_REASON}"),
+    signal.SIGABRT: ("aborted", "it aborted and printed no reason", _NO_REASON),
 }
 
 _OF_DRAFT = {
@@ -84,10 +57,7 @@ _OF_DRAFT = {
 """Causes of a model that is missing or broken, where the log says that the draft model could not be loaded."""
 OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in line_class.every_cause)
 """Every cause that a log speaks of; where it speaks of several, the first one counts, general ones last."""
-BY_ID: dict[str, Cause] = {
-    cause.id: cause for cause in (*OF_LINES, *_OF_DRAFT.values(), *_BY_PARAMETERS, _LAST_ERROR, *_BY_SIGNAL.values())
-}
-_OF_MEMORY = frozenset({"gpu_memory", "gpu_out_of_memory", "compute_buffer_failed", "kv_cache", "memory"})
+_OF_MEMORY = frozenset({"gpu_memory", "gpu_out_of_memory", "compute_buffer_failed", "alloc_failed"})
 _LONGEST = 4096
 _MOST = 2000
 _LAST = 200
@@ -137,11 +107,16 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
         return None
     by_signal = _BY_SIGNAL.get(exit_code - 128 if exit_code > 128 else -exit_code) if exit_code is not None else None
     if by_signal is not None:
-        return _made(by_signal, {})
+        return StartFailure(*by_signal, ServerEnd.ABORT)
     for line, _, _ in reversed(printed):
         # An error of a request, or of speculation, ends no server.
         if _ERROR.match(line) and not _HARMLESS.search(line):
-            return _made(_LAST_ERROR, {"message": _message(line), "line": line})
+            # Without its clock, level and function names.
+            message = re.sub(
+                r"^\s*(?:[\d.]+\s+)?[DIWE]\s+(?:(?:srv|slot|spec|cmn|que)\s+)?(?:[\w()~<>]+:\s+){0,2}", "", line
+            )[:200].rstrip(" .")
+            fix = "mend what the line names; the log has more"
+            return StartFailure(MOST_GENERAL, message, fix, ServerEnd.EXIT, line.strip()[:200])
     return None
 
 
@@ -159,14 +134,17 @@ def unspoken(parameters: Mapping[str, str]) -> StartFailure | None:
     if chain is None:
         if draft is None:
             return None
-        return _made(BY_ID["draft_without_type"], {"draft": draft})
+        because = f"a draft model is given ({draft}) and no type that uses it: it is loaded, and does nothing"
+        fix = "set LLAMA_SPEC_TYPE=draft-simple, or the type the draft is made for"
+        return StartFailure("draft_without_type", because, fix, ServerEnd.WITHOUT)
     names = [part.strip() for part in chain.split(",") if part.strip()]
     if NO_SPECULATION in names and len(names) > 1:
-        return _made(BY_ID["none_in_chain"], {"chain": chain})
+        because = f"the chain {chain} has 'none' in it, which disables all of it without a word"
+        return StartFailure("none_in_chain", because, "remove 'none' from LLAMA_SPEC_TYPE", ServerEnd.WITHOUT)
     if draft is None:
         needs = [item.name for name in names if (item := spec_type(name)) is not None and item.needs_draft_model]
         if needs:
-            return _made(BY_ID["draft_not_given"], {"type": needs[0]})
+            return _made(next(cause for cause in OF_LINES if cause.id == "draft_not_given"), {"type": needs[0]})
     return None
 
 
@@ -180,11 +158,6 @@ def _made(cause: Cause, fields: Mapping[str, str]) -> StartFailure:
     for key, value in shown.items():
         because, fix = because.replace(f"{{{key}}}", value), fix.replace(f"{{{key}}}", value)
     return StartFailure(cause.id, because.rstrip("."), fix.rstrip("."), cause.ends, shown.get("line", ""))
-
-
-def _message(line: str) -> str:
-    """A line without its clock, level and function names."""
-    return re.sub(r"^\s*(?:[\d.]+\s+)?[DIWE]\s+(?:(?:srv|slot|spec|cmn|que)\s+)?(?:[\w()~<>]+:\s+){0,2}", "", line)
 
 
 def _read(line: str) -> tuple[str, ReadLine, bytes] | None:

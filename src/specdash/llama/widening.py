@@ -8,42 +8,34 @@ from __future__ import annotations
 import math
 import struct
 from pathlib import Path
-from typing import NamedTuple
 
 from specdash.core.errors import InputError
 from specdash.llama.gguf import TENSOR_TYPES, GgufHeader, read_one_file
 from specdash.system import files
 
 
-class Dimensions(NamedTuple):
-    """The layers that a model has, and the feed-forward rows that each of them gets."""
-
-    layers: int
-    rows: int
-
-
-def resize(source: Path, target: Path, wanted: Dimensions) -> None:
-    """Write a model of the same text with these dimensions. Raises `InputError`, `GgufError` and OSError."""
+def widen(source: Path, target: Path, rows: int) -> None:
+    """Write a model of the same text with so many feed-forward rows. Raises `InputError`, `GgufError` and OSError."""
     facts, data = read_one_file(source), Path(source).read_bytes()
     header = GgufHeader(data, facts.path)
     header.read()
     key = f"{facts.architecture}.feed_forward_length"
     had = facts.values.get(key)
-    if not isinstance(had, int) or had > wanted.rows or facts.block_count != wanted.layers:
-        raise InputError(f"model {facts.path}: has {facts.block_count} layers of {had} feed-forward rows")
+    if not isinstance(had, int) or had > rows:
+        raise InputError(f"model {facts.path}: has {had} feed-forward rows")
     spans = {name: data[start:end] for name, (start, end) in header.spans.items()}
-    spans[key] = spans[key][:-4] + struct.pack("<I", wanted.rows)
+    spans[key] = spans[key][:-4] + struct.pack("<I", rows)
     head = struct.pack("<4sIQQ", b"GGUF", header.version, len(facts.tensors), len(spans)) + b"".join(spans.values())
-    rows: list[tuple[int, bytes]] = []
+    written: list[tuple[int, bytes]] = []
     read_at, at = header.data_start, 0
     for tensor in facts.tensors:
         wide = ".ffn_" in tensor.name and len(tensor.shape) == 2
-        shape = [wanted.rows if wide and length == had else length for length in tensor.shape]
+        shape = [rows if wide and length == had else length for length in tensor.shape]
         name, block = tensor.name.encode(), TENSOR_TYPES[tensor.kind]
         head += struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         head += struct.pack("<IQ", tensor.kind, at)
         old, new = (length // block.per_block * block.block_bytes for length in (tensor.shape[0], shape[0]))
-        rows += [
+        written += [
             (at + number * new, data[read_at + number * old : read_at + (number + 1) * old])
             for number in range(math.prod(tensor.shape[1:]))
         ]
@@ -54,7 +46,7 @@ def resize(source: Path, target: Path, wanted: Dimensions) -> None:
     with files.gone_on_failure(draft):
         with draft.open("wb") as file:
             file.write(head)
-            for place, values in rows:
+            for place, values in written:
                 file.seek(len(head) + place)
                 file.write(values)
             file.truncate(len(head) + at)

@@ -72,7 +72,7 @@ def excerpt_of(place: str, data: bytes, written_at: float, span: IncidentSpan, r
             continue
         shown += _gap(left_out)
         left_out.clear()
-        shown.append(safe_line(raw).text if wall is None else f"{clock(wall)}  {safe_line(raw).text}")
+        shown.append(safe_line(raw) if wall is None else f"{clock(wall)}  {safe_line(raw)}")
     shown += _gap(left_out)
     if len(shown) > MAX_LINES:
         remarks.append(f"the first {len(shown) - MAX_LINES} lines of this excerpt were left out")
@@ -104,5 +104,5 @@ def _gap(left_out: Counter[str]) -> list[str]:
     total = left_out.total()
     if not total:
         return []
-    most = ", ".join(f"{count:,} of “{LINE_CLASSES[name].title}”" for name, count in left_out.most_common(3))
+    most = ", ".join(f"{count:,} of “{LINE_CLASSES[name].title or name}”" for name, count in left_out.most_common(3))
     return [f"          [{counted(total, 'line')} left out: {most}]"]

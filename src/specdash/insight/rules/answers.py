@@ -33,7 +33,7 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
 """The profile `loop-incident`, with the breaker on."""
 CHECK_TOOL_TURNS = (("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3"))
 SERVER_ERROR = 500
-FAILED_FOR_ROOM = ("batch_index_error", "compute_error", "decode_failed")
+FAILED_FOR_ROOM = ("batch_index_error", "compute_error")
 """What becomes of requests for which the KV cache has no room."""
 
 

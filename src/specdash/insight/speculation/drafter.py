@@ -141,10 +141,7 @@ LEAST_GAIN = 0.02
 """Two starts of one configuration differ by as much."""
 HEAVY = 0.5
 """Share of draft tokens rejected from which n-gram drafts are called too long."""
-_REDUCED = {
-    "draft_clamped": re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)"),
-    "synth_limit_reduced": re.compile(r"reduced from (\d+) to (\d+)"),
-}
+_CLAMPED = re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)")
 
 
 class _Own(Struct, frozen=True):
@@ -245,11 +242,10 @@ def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What the engine reduced, in words, and to what."""
     words, limits = [], []
     for view in (storm.seen for storm in state.log.storms.newest_first):
-        found = _REDUCED[view.warning].search(view.sample) if view.warning in _REDUCED and not view.is_former else None
-        if found is not None:
-            asked, *block, limit = found.groups()
-            why = f"the draft's block has {block[0]} tokens" if block else "the limit of synthetic acceptance"
-            words.append(f"{asked} asked, {limit} drafted: {why}")
+        is_clamp = view.warning == "draft_clamped" and not view.is_former
+        if is_clamp and (found := _CLAMPED.search(view.sample)) is not None:
+            asked, block, limit = found.groups()
+            words.append(f"{asked} asked, {limit} drafted: the draft's block has {block} tokens")
             limits.append(int(limit))
     return tuple(words), tuple(limits)
 

@@ -102,7 +102,8 @@ class LineClass(Struct, frozen=True, eq=False):
     """
 
     id: str
-    title: str
+    title: str = ""
+    """What it is, of a class whose lines are counted."""
     patterns: tuple[str, ...] = ()
     make: Callable[..., Made | None] | None = None
     event: bool = False
@@ -112,16 +113,25 @@ class LineClass(Struct, frozen=True, eq=False):
     causes: tuple[Cause, ...] = ()
     because: str = ""
     fix: str = ""
-    """With a `fix`, lines of no cause of their own are a cause, whose id is that of the class."""
+    """With a `fix`, lines of no cause of their own are a cause: its id is that of the class, `because` its title where
+    that says no more. Without a `note`, the fix is what a warning means."""
     ends: ServerEnd = ServerEnd.EXIT
     general: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """What its lines mean, and what to do about them."""
+        return self.note or f"{self.fix[:1].upper()}{self.fix[1:]}."
 
     @property
     def every_cause(self) -> tuple[Cause, ...]:
         """Its causes, the one of all other lines last."""
         if not self.fix:
             return self.causes
-        return (*self.causes, Cause(self.id, self.because, self.fix, ends=self.ends, general=self.general))
+        return (
+            *self.causes,
+            Cause(self.id, self.because or self.title, self.fix, ends=self.ends, general=self.general),
+        )
 
 
 SLOT = "slot| "
@@ -296,8 +306,8 @@ Entry = tuple[LineClass, str, Cause | None]
 
 
 def _literal(message: str) -> bytes:
-    """What a message begins with: its first word, up to its first field."""
-    return message.partition("{")[0].split(" ", 1)[0].encode()
+    """What a message begins with: its first word, up to its first field that may be any text."""
+    return re.sub(r"\{\w*:=([^}]*)\}", r"\1", message).partition("{")[0].split(" ", 1)[0].encode()
 
 
 def _entries(line_class: LineClass) -> Iterator[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.log_facts import (
@@ -23,6 +24,7 @@ from specdash.core.log_facts import (
     TotalTiming,
 )
 from specdash.llama.log.forms import NOTICE, LineClass, PrintedStep, TimingHeader
+from specdash.llama.log.server_lines import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,19 +85,22 @@ def _parameters(at_s: float | None, **fields: str) -> ServerEvent:
     )
 
 
-def _checkpoint(action: str, kind: str = "context") -> Callable[..., CheckpointEvent]:
-    def make(
-        slot: int,
-        task: int,
-        at_s: float | None,
-        n_tokens: int | None = None,
-        size_mib: float | None = None,
-        size_bytes: int | None = None,
-    ) -> CheckpointEvent:
-        size = size_bytes / 2**20 if size_bytes is not None else size_mib
-        return CheckpointEvent(action, kind, slot, task, n_tokens, size, at_s=at_s)
+_ACTIONS = {"superseding": "superseded", "checking": "checked", "restoring": "restored"}
 
-    return make
+
+def _checkpoint(
+    slot: int,
+    task: int,
+    action: str,
+    at_s: float | None,
+    kind: str = "context",
+    n_tokens: int | None = None,
+    size_mib: float | None = None,
+    size_bytes: int | None = None,
+) -> CheckpointEvent:
+    size = size_bytes / 2**20 if size_bytes is not None else size_mib
+    action = action.lower()
+    return CheckpointEvent(_ACTIONS.get(action, action), kind, slot, task, n_tokens, size, at_s=at_s)
 
 
 _STEP = "slot| accepted {accepted:d}/{generated:d} draft tokens"
@@ -107,20 +112,14 @@ _THREE_CALLS = f"statistics {{type:w}}: #calls(b,g,a) = {{begun:d}} {{generated:
 _ONE_CALL = f"statistics {{type:w}}: #calls = {{begun:d}}, {_COUNTS}"
 _MEAN = ", #mean acc len = {mean:f}, #acc rate/pos = ({rates:list})"
 _DURATIONS = ", dur(b,g,a) = {begin_ms:f}, {generate_ms:f}, {accept_ms:f} ms"
-_POS = "pos_min = {:d}, pos_max = {:d}"
-_SIZED = f"({_POS}, n_tokens = {{n_tokens:d}}, size = {{size_mib:f}} MiB)"
+_POS = "(pos_min = {:d}, pos_max = {:d}"
 
 
-def _erased(words: str) -> tuple[str, ...]:
+def _sized(words: str) -> tuple[str, ...]:
+    """A line about a checkpoint, whose size comes after what else the build knows of it."""
     return (
-        f"slot| {words} {_SIZED}",
-        (
-            f"slot| {words} ({_POS}, n_tokens = {{n_tokens:d}}, n_swa = {{:d}}, pos_next = {{:d}}, size = "
-            f"{{size_mib:f}} MiB)"
-        ),
-        f"slot| {words} ({_POS}, n_tokens = {{n_tokens:d}}, n_swa = {{:d}}, size = {{size_mib:f}} MiB)",
-        f"slot| {words} ({_POS}, size = {{size_mib:f}} MiB)",
-        f"slot| {words} ({{:rest}}",
+        f"slot| {words} {_POS}, n_tokens = {{n_tokens:d}}, {{:rest}}size = {{size_mib:f}} MiB{{:rest}}",
+        f"slot| {words} {_POS}, size = {{size_mib:f}} MiB)",
     )
 
 
@@ -132,10 +131,8 @@ def _both(*patterns: str) -> tuple[str, ...]:
 REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "slot_selected",
-        "a slot was picked for a request",
-        (
-            f"{_BY_PREFIX}, f_sim_best = {{similarity:f}} (> {{:f}} thold), f_keep = {{kept:f}}",
-            f"{_BY_PREFIX}, sim_best = {{similarity:f}} (> {{:f}} thold), f_keep = {{kept:f}}",
+        patterns=(
+            "slot| selected slot by {how:=LCP} similarity, {:w} = {similarity:f} (> {:f} thold), f_keep = {kept:f}",
             "slot| selected slot by {how:=LRU}, t_last = {:d}",
             "slot| selected slot by {how:=id} ({:d})",
         ),
@@ -143,15 +140,11 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         detail=True,
     ),
     LineClass(
-        "task_launched",
-        "a slot began a request",
-        ("slot| processing task, is_child = {:d}", "slot| processing task"),
-        make=TaskLaunched,
+        "task_launched", patterns=("slot| processing task, is_child = {:d}", "slot| processing task"), make=TaskLaunched
     ),
     LineClass(
         "task_released",
-        "a slot ended a request",
-        (
+        patterns=(
             "slot| stop processing: n_tokens = {n_tokens:d}, truncated = {truncated:d}",
             "slot| stop processing: n_past = {n_tokens:d}, truncated = {truncated:d}",
         ),
@@ -159,18 +152,13 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     ),
     LineClass(
         "prompt_started",
-        "a prompt of known length began",
-        (
-            "slot| new prompt, n_ctx_slot = {n_ctx_slot:d}, n_keep = {:d}, task.n_tokens = {prompt_tokens:d}",
-            "slot| new prompt, n_ctx_slot = {n_ctx_slot:d}, n_keep = {:d}, n_prompt_tokens = {prompt_tokens:d}",
-        ),
+        patterns=("slot| new prompt, n_ctx_slot = {n_ctx_slot:d}, n_keep = {:d}, {:w} = {prompt_tokens:d}",),
         make=PromptStarted,
         detail=True,
     ),
     LineClass(
         "prompt_reused",
-        "how much of the prompt the slot already held",
-        (
+        patterns=(
             "slot| cached n_tokens = {cached_tokens:d}, memory_seq_rm [{:d}, end)",
             "slot| n_tokens = {cached_tokens:d}, memory_seq_rm [{:d}, end)",
             "slot| kv cache rm [{cached_tokens:d}, end)",
@@ -180,84 +168,56 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     ),
     LineClass(
         "prefill_progress",
-        "prefill under way",
-        (
+        patterns=(
             (
                 "slot| prompt processing, n_tokens = {n_tokens:d}, progress = {progress:f}, "
                 "t = {seconds:f} s / {tokens_per_second:f} tokens per second"
             ),
-            "slot| prompt processing progress, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}, progress = {progress:f}",
-            "slot| prompt processing progress, n_past = {n_tokens:d}, n_tokens = {:d}, progress = {progress:f}",
+            "slot| prompt processing progress, {:w} = {n_tokens:d}, {:w} = {:d}, progress = {progress:f}",
             "slot| prompt processing done, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}",
-            "slot| prompt done, n_past = {n_tokens:d}, n_tokens = {:d}",
-            "slot| prompt done, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}",
+            "slot| prompt done, {:w} = {n_tokens:d}, {:w} = {:d}",
         ),
         make=_prefill,
         detail=True,
     ),
     LineClass(
         "decode_progress",
-        "decode under way",
-        (
-            "slot| n_gen = {n_decoded:d}, tg = {tokens_per_second:f} t/s, tg_{:d}s = {:f} t/s",
-            "slot| n_gen = {n_decoded:d}, tg = {tokens_per_second:f} t/s",
-            "slot| n_decoded = {n_decoded:d}, tg = {tokens_per_second:f} t/s, tg_{:d}s = {:f} t/s",
-            "slot| n_decoded = {n_decoded:d}, tg = {tokens_per_second:f} t/s, tg(last {:d}s) = {:f} t/s",
-            "slot| n_decoded = {n_decoded:d}, tg = {tokens_per_second:f} t/s",
+        patterns=(
+            "slot| {:w} = {n_decoded:d}, tg = {tokens_per_second:f} t/s, {:rest}",
+            "slot| {:w} = {n_decoded:d}, tg = {tokens_per_second:f} t/s",
         ),
         make=DecodeProgress,
         detail=True,
     ),
-    LineClass(
-        "timing_header",
-        "the header of a timing block (builds until 2026-05)",
-        ("slot| ",),
-        make=TimingHeader,
-        detail=True,
-    ),
+    # Above the timings of builds until 2026-05.
+    LineClass("timing_header", patterns=("slot| ",), make=TimingHeader, detail=True),
     LineClass(
         "prompt_timing",
-        "prefill time of a finished request",
-        _both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}"),
+        patterns=_both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}"),
         make=_timed(PromptTiming),
         detail=True,
     ),
     LineClass(
         "decode_timing",
-        "decode time of a finished request",
-        _both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}"),
+        patterns=_both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}"),
         make=_timed(DecodeTiming),
     ),
     LineClass(
         "total_timing",
-        "total time of a finished request",
-        _both("total time = {ms:f} ms / {tokens:d} tokens"),
+        patterns=_both("total time = {ms:f} ms / {tokens:d} tokens"),
         make=_timed(TotalTiming),
         detail=True,
     ),
-    LineClass(
-        "step_detail",
-        "a verification step once more, at the level of debugging",
-        ("slot| accepted {:d}/{:d} draft tokens, new n_tokens = {:d}",),
-        detail=True,
-    ),
-    LineClass(
+    event(
         "image_processing",
-        "an image or audio part of a prompt was encoded",
-        (
-            "processing image...",
-            "processing mtmd chunk{:rest}",
-            "image processed in {:d} ms",
-            "encoding image slice...",
-            "encoding image or slice...",
-            "image slice encoded in {:d} ms",
-            "image/slice encoded in {:d} ms",
-            "decoding image batch {:d}/{:d}, n_tokens_batch = {:d}",
-            "image decoded (batch {:d}/{:d}) in {:d} ms",
-            "encoding audio slice...",
-            "audio slice encoded in {:d} ms",
-        ),
-        event=True,
+        "slot| encoding mtmd batch from idx = {:d}, n_chunks = {:d}",
+        "processing mtmd chunk{:rest}",
+        "encoding image slice...",
+        "image slice encoded in {:d} ms",
+        "decoding image batch {:d}/{:d}, n_tokens_batch = {:d}",
+        "image decoded (batch {:d}/{:d}) in {:d} ms",
+        "encoding audio slice...",
+        "audio slice encoded in {:d} ms",
         detail=True,
     ),
 )
@@ -265,8 +225,7 @@ REQUEST_LINES: tuple[LineClass, ...] = (
 SPECULATION_LINES: tuple[LineClass, ...] = (
     LineClass(
         "draft_acceptance",
-        "draft tokens accepted and generated over a finished request",
-        _both(
+        patterns=_both(
             f"draft acceptance = {{:f}} {_ACCEPTED}, mean len = {{mean_accepted_length:f}}",
             f"draft acceptance = {{:f}} {_ACCEPTED}, mean acceptance length = {{mean_accepted_length:f}}, "
             "acceptance rate per position = ({per_position:list})",
@@ -277,22 +236,21 @@ SPECULATION_LINES: tuple[LineClass, ...] = (
     ),
     LineClass(
         "acceptance_per_position",
-        "share of accepted draft tokens by position over a finished request",
-        _both("acc per pos = ({rates:list})"),
+        patterns=_both("acc per pos = ({rates:list})"),
         make=_timed(AcceptancePerPosition),
         detail=True,
     ),
+    # The line of LLAMA_TRACE=1 counts; that of debugging prints the same step once more.
     LineClass(
         "verification_step",
-        "one verification step (LLAMA_TRACE=1)",
-        (_STEP, f"{_STEP} ({{restored:=restore checkpoint}})"),
+        patterns=(_STEP, f"{_STEP} ({{restored:=restore checkpoint}})"),
         make=_step,
         detail=True,
     ),
+    LineClass("step_detail", patterns=("slot| accepted {:d}/{:d} draft tokens, new n_tokens = {:d}",), detail=True),
     LineClass(
         "statistics",
-        "cumulative statistics of a speculative implementation",
-        (
+        patterns=(
             f"{_THREE_CALLS}{_MEAN}{_DURATIONS}",
             f"{_THREE_CALLS}{_DURATIONS}",
             _THREE_CALLS,
@@ -302,113 +260,57 @@ SPECULATION_LINES: tuple[LineClass, ...] = (
         make=_statistics,
         detail=True,
     ),
-    LineClass(
-        "spec_implementation",
-        "a speculative implementation was added",
-        ("adding speculative implementation '{type:s}'",),
-        event=True,
-    ),
+    event("spec_implementation", "adding speculative implementation '{type:s}'"),
     LineClass(
         "spec_parameters",
-        "parameters of the speculative implementation just added",
-        tuple(
+        patterns=tuple(
             f"- {name}={{{name}:rest}}"
             for name in ("n_max", "n_match", "size_n", "size_key", "n_draft", "block_size", "gpu_layers")
         ),
         make=_parameters,
     ),
-    LineClass(
-        "spec_autodetected",
-        "the draft model's metadata chose the speculative type",
-        ("auto-detected speculative type '{type:s}' from the draft model metadata",),
-        event=True,
-    ),
-    LineClass(
+    event("spec_autodetected", "auto-detected speculative type '{type:s}' from the draft model metadata"),
+    event(
         "spec_synthetic",
-        "acceptance is simulated with these rates",
-        ("synthetic acceptance: n_max = {n_max:d}, mean length = {mean_length:f}, rates = [{rates:list}]",),
-        event=True,
+        "synthetic acceptance: n_max = {n_max:d}, mean length = {mean_length:f}, rates = [{rates:list}]",
     ),
-    LineClass(
-        "spec_ready",
-        "the speculative context is ready",
-        ("speculative decoding context initialized{:rest}",),
-        event=True,
-    ),
-    LineClass(
-        "spec_none",
-        "speculative decoding is off",
-        ("no implementations specified for speculative decoding",),
-        event=True,
-    ),
-    LineClass(
-        "spec_checkpoints",
-        "speculation restores checkpoints: this model cannot drop rejected tokens from its memory",
-        ("speculative decoding will use checkpoints",),
-        event=True,
-    ),
-    LineClass(
+    event("spec_ready", "speculative decoding context initialized{:rest}"),
+    event("spec_none", "no implementations specified for speculative decoding"),
+    event("spec_checkpoints", "speculative decoding will use checkpoints"),
+    event(
         "draft_loading",
-        "the draft model is being loaded",
-        (
-            "loading draft model '{path:s}'",
-            "creating MTP draft context against the target model '{path:s}'",
-        ),
-        event=True,
+        "loading draft model '{path:s}'",
+        "creating MTP draft context against the target model '{path:s}'",
     ),
 )
 
 MEMORY_LINES: tuple[LineClass, ...] = (
     LineClass(
-        "checkpoint_created",
-        "a context checkpoint was made",
-        (
-            f"slot| created context checkpoint {{:d}} of {{:d}} {_SIZED}",
-            f"slot| created context checkpoint {{:d}} of {{:d}} ({_POS}, size = {{size_mib:f}} MiB)",
+        "checkpoint",
+        patterns=(
+            *_sized("{action:=created} {kind:=context} checkpoint {:d} of {:d}"),
+            *_sized("{action:=restored} {kind:=context} checkpoint"),
+            *_sized("{action:=created} {kind:=speculative} checkpoint"),
+            f"slot| {{action:=restoring}} {{kind:=speculative}} checkpoint {_POS}, size = {{size_bytes:d}})",
+            "slot| {action:=superseding} context checkpoint at n_tokens = {n_tokens:d}",
+            "slot| {action:=checking} checkpoint with [{:d}, {:d}] against {:d}...",
+            "slot| {action:=Checking} checkpoint with [{:d}, {:d}] against {:d}...",
         ),
-        make=_checkpoint("created"),
-        detail=True,
-    ),
-    LineClass(
-        "checkpoint_superseded",
-        "a newer context checkpoint replaced an older one",
-        ("slot| superseding context checkpoint at n_tokens = {n_tokens:d}",),
-        make=_checkpoint("superseded"),
-        detail=True,
-    ),
-    LineClass(
-        "checkpoint_checked",
-        "a context checkpoint was looked at for reuse",
-        (
-            "slot| checking checkpoint with [{:d}, {:d}] against {:d}...",
-            "slot| Checking checkpoint with [{:d}, {:d}] against {:d}...",
-        ),
-        make=_checkpoint("checked"),
-        detail=True,
-    ),
-    LineClass(
-        "checkpoint_restored",
-        "a context checkpoint was restored: prefill goes on from there",
-        (
-            (
-                f"slot| restored context checkpoint ({_POS}, n_tokens = {{n_tokens:d}}, n_past = {{:d}}, "
-                "size = {size_mib:f} MiB)"
-            ),
-            f"slot| restored context checkpoint {_SIZED}",
-            f"slot| restored context checkpoint ({_POS}, size = {{size_mib:f}} MiB)",
-        ),
-        make=_checkpoint("restored"),
+        make=_checkpoint,
         detail=True,
     ),
     LineClass(
         "checkpoint_erased",
         "a context checkpoint was erased",
         (
-            *_erased("erasing old context checkpoint"),
-            *_erased("erased invalidated context checkpoint"),
-            *_erased("erasing context checkpoint too close to an earlier one"),
+            *_sized("erasing old context checkpoint"),
+            *_sized("erased invalidated context checkpoint"),
+            *_sized("erasing context checkpoint too close to an earlier one"),
+            "slot| erasing old context checkpoint ({:rest}",
+            "slot| erased invalidated context checkpoint ({:rest}",
+            "slot| erasing context checkpoint too close to an earlier one ({:rest}",
         ),
-        make=_checkpoint("erased"),
+        make=partial(_checkpoint, action="erased"),
         severity=NOTICE,
         note="Counted for every reason: the list was full (printed as a warning), the checkpoint no longer fits the "
         "prompt, or it lies too close to another. Normal when prompts diverge; many on one conversation mean that it "
@@ -418,35 +320,14 @@ MEMORY_LINES: tuple[LineClass, ...] = (
         "full_reprocess",
         "the whole prompt is read again",
         ("slot| forcing full prompt re-processing due to lack of cache data {:rest}",),
-        make=_checkpoint("full_reprocess"),
+        make=partial(_checkpoint, action="full_reprocess"),
         severity=NOTICE,
         note="The model keeps a recurrent state or a sliding window, and no checkpoint lies before the place where the "
         "prompt diverged, so nothing of it could be reused. Normal for a new conversation on a busy slot.",
     ),
     LineClass(
-        "speculative_checkpoint_created",
-        "a checkpoint was made before drafting (verbosity 5)",
-        (
-            (
-                f"slot| created speculative checkpoint ({_POS}, n_tokens = {{n_tokens:d}}, size = {{size_mib:f}} MiB, "
-                "draft = {:f} MiB)"
-            ),
-            f"slot| created speculative checkpoint {_SIZED}",
-        ),
-        make=_checkpoint("created", "speculative"),
-        detail=True,
-    ),
-    LineClass(
-        "speculative_checkpoint_restored",
-        "rejected draft tokens were undone by restoring a checkpoint (verbosity 5)",
-        (f"slot| restoring speculative checkpoint ({_POS}, size = {{size_bytes:d}})",),
-        make=_checkpoint("restored", "speculative"),
-        detail=True,
-    ),
-    LineClass(
         "prompt_cache_state",
-        "what the prompt cache holds",
-        (
+        patterns=(
             (
                 "- cache state: {prompts:d} prompts, {size_mib:f} MiB "
                 "(limits: {limit_mib:f} MiB, {limit_tokens:d} tokens, {:d} est)"
@@ -455,30 +336,14 @@ MEMORY_LINES: tuple[LineClass, ...] = (
         make=PromptCacheState,
         detail=True,
     ),
-    LineClass(
+    event(
         "prompt_cache_saved",
-        "a slot's prompt was saved to the prompt cache",
-        (
-            "- saving prompt with length {tokens:d}, total state size = {size_mib:f} MiB (draft: {:f} MiB)",
-            "- saving prompt with length {tokens:d}, total state size = {size_mib:f} MiB",
-        ),
-        event=True,
+        "- saving prompt with length {tokens:d}, total state size = {size_mib:f} MiB (draft: {:f} MiB)",
+        "- saving prompt with length {tokens:d}, total state size = {size_mib:f} MiB",
         detail=True,
     ),
-    LineClass(
-        "prompt_cache_hit",
-        "the prompt cache held a better start for the prompt than the slot did",
-        ("- found better prompt {:rest}",),
-        event=True,
-        detail=True,
-    ),
-    LineClass(
-        "prompt_cache_updated",
-        "the prompt cache was brought up to date",
-        ("prompt cache update took {ms:f} ms",),
-        event=True,
-        detail=True,
-    ),
+    event("prompt_cache_hit", "- found better prompt {:rest}", detail=True),
+    event("prompt_cache_updated", "prompt cache update took {ms:f} ms", detail=True),
     LineClass(
         "prompt_cache_evicted",
         "the prompt cache dropped its oldest prompt to make room",

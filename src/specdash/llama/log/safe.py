@@ -8,14 +8,11 @@ one of the words that specdash itself knows. Of a line of no class only its leve
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
 
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_FLAGS, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
-from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING, UNKNOWN, warning_class
+from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING, warning_class
 from specdash.llama.log.forms import FIELD, SLOT, split_port, stamp_seconds
 from specdash.llama.log.parser import ANSI
 
@@ -27,8 +24,11 @@ ELLIPSIS: Final = "…"
 """Stands for a text that was left out."""
 MAX_LINE: Final = 16 * 1024
 _NUMERIC: Final = frozenset({"d", "f", "list"})
-_WORDS: Final = frozenset(
-    {spelling for kind in SPEC_TYPES for spelling in kind.spellings}
+_TYPES: Final = frozenset(spelling for kind in SPEC_TYPES for spelling in kind.spellings)
+_NAMES: Final = _TYPES | BY_FLAG.keys() | BY_KEY.keys() | REMOVED_FLAGS.keys() | REMOVED_KEYS.keys()
+"""Flags, env keys and spec types that specdash knows."""
+_WORDS: Final = (
+    _TYPES
     | {"true", "false", "yes", "no", "on", "off", "none", "auto", "enabled", "disabled", "GET", "POST"}
     | {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
 )
@@ -42,18 +42,6 @@ _SHAPED: Final = (
     re.compile(r"https?://(?:127\.0\.0\.1|0\.0\.0\.0|localhost|\[::1?\]|\d{1,3}(?:\.\d{1,3}){3}):\d{1,5}/?"),
     re.compile(r"127\.0\.0\.1|0\.0\.0\.0|localhost"),
 )
-
-
-class SafeLine(Struct, frozen=True):
-    """A rebuilt line; it begins with the seconds since the server's start, where the line's own clock has them."""
-
-    line_class: str
-    text: str
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether nothing of it could be kept."""
-        return self.line_class in (OTHER_ERROR.id, OTHER_WARNING.id, UNKNOWN.id)
 
 
 def bare(line: bytes) -> bytes:
@@ -77,15 +65,15 @@ def own_seconds(text: str) -> float | None:
     return stamp_seconds(stamp[1]) if stamp is not None else None
 
 
-def safe_line(line: bytes) -> SafeLine:
-    """The rebuilt line."""
+def safe_line(line: bytes) -> str:
+    """The rebuilt line. It begins with the seconds since the server's start, where the line's own clock has them."""
     _, line = split_port(bare(line))
     known = GRAMMAR.read(line)
     seconds = known.seconds(line)
     head = f"{known.level} " if known.level else ""
     head = f"{seconds:.3f} s {head}" if seconds is not None else head
     if known.pattern is None:
-        return SafeLine(known.line_class.id, f"{head}({known.line_class.title}: left out)")
+        return f"{head}({known.line_class.title}: left out)"
     values = [(kind, line[begin:end].decode("utf-8", "replace").strip()) for _, kind, begin, end in known.spans]
     message = known.pattern.removeprefix("^")
     if message.startswith(SLOT):
@@ -97,12 +85,12 @@ def safe_line(line: bytes) -> SafeLine:
         kind, value = next(fields)
         return value if kind in _NUMERIC or kind.startswith("=") else safe_word(value)
 
-    return SafeLine(known.line_class.id, head + FIELD.sub(filled, message))
+    return head + FIELD.sub(filled, message)
 
 
 def safe_text(line: str) -> str:
     """`safe_line` for a text that was a log line."""
-    return safe_line(line.encode("utf-8", "replace")).text
+    return safe_line(line.encode("utf-8", "replace"))
 
 
 def safe_sample(warning: str, line: str) -> str:
@@ -114,22 +102,15 @@ def safe_word(value: str) -> str:
     """The value of a text field, if it is a word of llama.cpp's own; else the flags, env keys and spec types in it."""
     if not value or value in _WORDS or any(pattern.fullmatch(value) for pattern in _SHAPED):
         return value
-    masked = [ELLIPSIS if part not in _names() else part for part in _SPLIT.split(value) if part]
+    masked = [ELLIPSIS if part not in _NAMES else part for part in _SPLIT.split(value) if part]
     kept = [name for at, name in enumerate(masked) if name != ELLIPSIS or at == 0 or masked[at - 1] != ELLIPSIS]
     return " ".join(kept) or ELLIPSIS
 
 
-@cache
-def _names() -> frozenset[str]:
-    """Flags, env keys and spec types that specdash knows."""
-    types = {spelling for spec_kind in SPEC_TYPES for spelling in spec_kind.spellings}
-    return frozenset(types | BY_FLAG.keys() | BY_KEY.keys() | REMOVED_FLAGS.keys() | REMOVED_KEYS.keys())
-
-
 def safe_error(text: str) -> str:
     """The text of an error that the server answered with, without what it quotes."""
-    made = safe_line(text.encode("utf-8", "replace"))
-    return ELLIPSIS if made.is_unknown else made.text
+    line = text.encode("utf-8", "replace")
+    return ELLIPSIS if recognise(bare(line)).pattern is None else safe_line(line)
 
 
 def safe_event(event: ServerEvent) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,8 @@ is specdash's own. Where several causes fit a log, the first in table order is n
 
 from __future__ import annotations
 
+from functools import partial
+
 from specdash.core.log_facts import TaskCancelled, TaskFailed
 from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, ServerEnd
 
@@ -28,6 +30,7 @@ _GPUS = ("CUDA", "ROCm", "MUSA")
 _OF_THE_FAMILY = (
     "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` compares them)"
 )
+_A_BUG = "it is a bug, or a combination it does not support: try without speculation, then another build"
 _INIT = "failed to initialize speculative decoding context: "
 
 
@@ -37,20 +40,8 @@ def _argument(rest: str) -> tuple[str, ...]:
     )
 
 
-_DRAFT_OF_OTHER_MODEL = Cause(
-    "draft_of_other_model",
-    "the draft model is made for another model ({line})",
-    "use a draft made for this model",
-    (
-        "^{:s}:{:d}: GGML_ASSERT(lid <= model.hparams.n_layer()){:rest}",
-        "^{:s}:{:d}: GGML_ASSERT(t_layer_inp{:rest}",
-        "^{:s}:{:d}: GGML_ASSERT({:rest}MTP input row width must match{:rest}",
-        "^{:s}:{:d}: {:w}: target layer {:d} input not extracted{:rest}",
-        "^{:s}:{:d}: {:w}: target layer id {:d} exceeds target n_layer{:rest}",
-        "^{:s}:{:d}: get_sub_batch: failed to add embedding at index{:rest}",
-    ),
-    ends=ServerEnd.ABORT,
-)
+_abort = partial(Cause, ends=ServerEnd.ABORT)
+_without = partial(Cause, ends=ServerEnd.WITHOUT)
 
 BEFORE_START = frozenset({"bad_argument", "normal", "other_error", "other_warning"})
 """Classes whose lines may come before the line with which a server starts."""
@@ -95,19 +86,13 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "argument_value",
                 "llama.cpp does not take the value of {name} ({message})",
                 "correct the value",
-                _argument("{message:rest}"),
+                (*_argument("{message:rest}"), "error: cannot set {name:s} to {message:rest}"),
             ),
             Cause(
                 "argument_unknown",
                 "this build knows no argument {name}",
                 "remove it, or use the name that `llama-server --help` has",
                 ("error: invalid argument: {name:rest}",),
-            ),
-            Cause(
-                "setting_refused",
-                "the package does not take {name} ({message})",
-                "correct the value, or use the llama-server binary",
-                ("error: cannot set {name:s} to {message:rest}",),
             ),
             Cause(
                 "cannot_run",
@@ -123,26 +108,18 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "bind_failed",
         "the port could not be bound",
-        ("couldn't bind {:rest}",),
+        ("couldn't bind HTTP server socket, hostname: {host:s}, port: {port:d}",),
         severity=ERROR,
-        note="Another process owns the port. The server exits.",
         causes=(
-            Cause(
-                "bind",
-                "it could not listen on {host}:{port}",
-                "stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
-                ("couldn't bind HTTP server socket, hostname: {host:s}, port: {port:d}",),
-            ),
             Cause(
                 "no_tls",
                 "a certificate is set, and this build has no TLS",
-                (
-                    "use a llama-server that was built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and "
-                    "LLAMA_ARG_SSL_KEY_FILE"
-                ),
+                "use a llama-server built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and LLAMA_ARG_SSL_KEY_FILE",
                 ("the server is built without SSL support",),
             ),
         ),
+        because="it could not listen on {host}:{port}",
+        fix="stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
     ),
     LineClass(
         "vocab_mismatch",
@@ -150,27 +127,21 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "the target and draft vocabs are not compatible{:rest}",
             "the draft model '{:s}' is not compatible with the target model '{:s}'",
-            *(
-                f"draft {words} must match target {{:rest}}"
-                for words in (
-                    "model vocab type",
-                    "model special tokens",
-                    "model bos tokens",
-                    "model eos tokens",
-                    "vocab special tokens",
-                )
-            ),
+            "draft model vocab type must match target {:rest}",
+            "draft model special tokens must match target {:rest}",
+            "draft model bos tokens must match target {:rest}",
+            "draft model eos tokens must match target {:rest}",
+            "draft vocab special tokens must match target {:rest}",
             "draft model vocab must {:rest}",
         ),
         severity=ERROR,
-        note="The server goes on WITHOUT speculation.",
-        because="the draft model's vocabulary is not the target's",
         fix=_OF_THE_FAMILY,
         ends=ServerEnd.WITHOUT,
     ),
     LineClass(
         "spec_init_failed",
         "speculation could not be set up",
+        (f"{_INIT}{{message:rest}}",),
         severity=ERROR,
         note="The server goes on WITHOUT speculation.",
         causes=(
@@ -183,47 +154,23 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                     "synthetic acceptance {message:=requires an initialized speculative decoding context}",
                 ),
             ),
-            Cause(
+            _without(
                 "eagle3_wrong_draft",
                 "draft-eagle3 needs a draft that reads 3 layers, and this one reads {got}",
                 "name an EAGLE-3 draft made for this model, or set LLAMA_SPEC_TYPE to the type the draft is made for",
                 (f"{_INIT}draft model is not eagle3 (expected 3 extract layers, got {{got:d}}{{:rest}}",),
-                ends=ServerEnd.WITHOUT,
             ),
-            Cause(
+            _without(
                 "draft_not_given",
                 "{type} needs a draft model, and none is given",
                 "set LLAMA_DRAFT_MODEL, or an n-gram type",
                 (f"{_INIT}{{type:w}} requires a draft context{{:rest}}",),
-                ends=ServerEnd.WITHOUT,
-            ),
-            Cause(
-                "draft_sequences",
-                "the draft's context is made for another number of slots",
-                "give LLAMA_PARALLEL a number; it is an error of this build otherwise",
-                (
-                    f"{_INIT}the draft model number of sequences {{:rest}}",
-                    "n_seq mismatch: {:d} != {:d}",
-                ),
-                ends=ServerEnd.WITHOUT,
-            ),
-            Cause(
-                "no_implementations",
-                "no type in the chain could be used",
-                "name one type, and what it needs, in LLAMA_SPEC_TYPE",
-                (f"{_INIT}no implementation{{:rest}}",),
-                ends=ServerEnd.WITHOUT,
-                general=True,
-            ),
-            Cause(
-                "spec_init_failed",
-                "speculation could not be set up: {message}",
-                "mend what the line names, and start again; `specdash preflight` checks the settings",
-                (f"{_INIT}{{message:rest}}",),
-                ends=ServerEnd.WITHOUT,
-                general=True,
             ),
         ),
+        because="speculation could not be set up: {message}",
+        fix="mend what the line names, and start again; `specdash preflight` checks the settings",
+        ends=ServerEnd.WITHOUT,
+        general=True,
     ),
     LineClass(
         DRAFT_LOAD_FAILED,
@@ -233,7 +180,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to create draft context{:rest}",
         ),
         severity=ERROR,
-        note="Printed twice for one failure. The server exits, or goes on without speculation.",
         causes=(
             Cause(
                 "mtp_no_heads",
@@ -256,7 +202,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "speculative decoding is not supported{:rest}",
         ),
         severity=WARNING,
-        note="The server goes on WITHOUT speculation.",
         because="this model's context cannot take rejected tokens back",
         fix="set LLAMA_SPEC_TYPE=none, or use another model or build",
         ends=ServerEnd.WITHOUT,
@@ -270,8 +215,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "^{:s}:{:d}: Couldn't read {:s} lookup cache{:rest}",
         ),
         severity=ERROR,
-        note="The server aborts.",
-        because="a lookup cache of ngram-cache cannot be read",
         fix="correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
         ends=ServerEnd.ABORT,
     ),
@@ -284,11 +227,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to allocate graph{:rest}",
         ),
         severity=ERROR,
-        note=(
-            "The model and its cache fitted, the room to compute a batch in did not: lower the physical batch or the "
-            "context. At start the server exits; while it runs the batch fails."
-        ),
-        because="the room to compute a batch in could not be allocated",
         fix=f"lower --ubatch-size, or {_LESS_MEMORY}",
     ),
     LineClass(
@@ -300,9 +238,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "unable to allocate {:rest}",
             "insufficient memory (attempted to allocate {:f} MB)",
             "failed to initialize the context: failed to allocate {:rest}",
+            "^what(): std::bad_alloc{:rest}",
         ),
         severity=ERROR,
-        note="One failure prints several such lines.",
         causes=(
             Cause(
                 "gpu_memory",
@@ -310,40 +248,31 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 _LESS_MEMORY,
                 ("allocating {mib:f} MiB on device {device:d}: {:w}Malloc failed{:rest}",),
             ),
-            Cause(
-                "kv_cache",
-                "the KV cache could not be allocated",
-                _LESS_MEMORY,
-                tuple(
-                    f"{before}failed to allocate buffer for {memory}{{:rest}}"
-                    for before in ("", "failed to initialize the context: ")
-                    for memory in ("kv cache", "rs")
-                ),
-            ),
-            Cause(
-                "memory",
-                "memory could not be allocated ({line})",
-                _LESS_MEMORY,
-                (
-                    "failed to allocate {:s} buffer of size {:d}{:rest}",
-                    "unable to allocate {:s} buffer{:rest}",
-                    "^what(): std::bad_alloc{:rest}",
-                ),
-            ),
         ),
+        because="memory could not be allocated ({line})",
+        fix=_LESS_MEMORY,
     ),
     LineClass(
         "ggml_assert",
         "the server aborted on a failed assertion",
         ("GGML_ASSERT: {:rest}",),
         severity=ERROR,
-        note=(
-            "A bug in llama.cpp, or a combination of flags that it does not support. The process ends; a backtrace "
-            "may follow."
-        ),
+        note="A bug in llama.cpp, or a combination of flags that it does not support. The process ends.",
         causes=(
-            _DRAFT_OF_OTHER_MODEL,
-            Cause(
+            _abort(
+                "draft_of_other_model",
+                "the draft model is made for another model ({line})",
+                "use a draft made for this model",
+                (
+                    "^{:s}:{:d}: GGML_ASSERT(lid <= model.hparams.n_layer()){:rest}",
+                    "^{:s}:{:d}: GGML_ASSERT(t_layer_inp{:rest}",
+                    "^{:s}:{:d}: GGML_ASSERT({:rest}MTP input row width must match{:rest}",
+                    "^{:s}:{:d}: {:w}: target layer {:d} input not extracted{:rest}",
+                    "^{:s}:{:d}: {:w}: target layer id {:d} exceeds target n_layer{:rest}",
+                    "^{:s}:{:d}: get_sub_batch: failed to add embedding at index{:rest}",
+                ),
+            ),
+            _abort(
                 "dflash_wrong_draft",
                 (
                     "draft-dflash and draft-dspark need a draft model made for them, and this one reads no layers of "
@@ -354,31 +283,24 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                     "^{:s}:{:d}: GGML_ASSERT({:rest}DFlash model has no target_layer_ids{:rest}",
                     "^{:s}:{:d}: GGML_ASSERT({:rest}DFlash requires ctx_tgt and ctx_dft{:rest}",
                 ),
-                ends=ServerEnd.ABORT,
             ),
-            Cause(
+            _abort(
                 "n_max_zero",
                 "the longest draft is 0 tokens (--spec-draft-n-max 0), which aborts the server at its first request",
                 "set LLAMA_DRAFT_MAX to 1 or more; LLAMA_SPEC_TYPE=none switches speculation off",
                 ("^{:s}:{:d}: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max){:rest}",),
-                ends=ServerEnd.ABORT,
             ),
-            Cause(
+            _abort(
                 "batch_small",
                 "a batch has no room for the drafts of all slots, which aborts the server at the first long draft",
                 "raise --batch-size to slots x (longest draft + 1) or more, or draft shorter",
                 ("^{:s}:{:d}: GGML_ASSERT({:rest}batch must be large enough to hold the sampled{:rest}",),
-                ends=ServerEnd.ABORT,
             ),
-            Cause(
+            _abort(
                 "assertion",
                 "an assertion of llama.cpp failed: GGML_ASSERT({message}",
-                "it is a bug, or a combination it does not support: try without speculation, then another build",
-                (
-                    "^{:s}:{:d}: GGML_ASSERT({message:rest}",
-                    "GGML_ASSERT({message:rest}",
-                ),
-                ends=ServerEnd.ABORT,
+                _A_BUG,
+                ("^{:s}:{:d}: GGML_ASSERT({message:rest}", "GGML_ASSERT({message:rest}"),
                 general=True,
             ),
         ),
@@ -394,14 +316,13 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         severity=ERROR,
         note="The process ended; the lines before it say why.",
         causes=(
-            Cause(
+            _abort(
                 "draft_extra_tokens",
                 "the draft model drafted token {token}, which the target does not have",
                 _OF_THE_FAMILY,
                 ("^{:s}:{:d}: get_sub_batch: failed to add token {token:d} at index{:rest}",),
-                ends=ServerEnd.ABORT,
             ),
-            Cause(
+            _abort(
                 "recurrent_draft",
                 (
                     "a rejected draft could not be taken back: the memory of the draft model (a recurrent one) "
@@ -409,22 +330,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 ),
                 "use a draft model without recurrent layers",
                 ("^{:s}:{:d}: failed to remove sequence {:d} with p0={:rest}",),
-                ends=ServerEnd.ABORT,
             ),
-            Cause(
+            _abort(
                 "exception",
-                "llama.cpp threw: {message}",
-                "mend what it names; otherwise it is a bug: try without speculation, then another build",
-                ("^what(): {message:rest}",),
-                ends=ServerEnd.ABORT,
-                general=True,
-            ),
-            Cause(
-                "other_abort",
-                "llama.cpp aborted: {line}",
-                "it is a bug, or a combination it does not support: try without speculation, then another build",
-                tuple(f"^{{:s}}.{ending}:{{:d}}: {{:rest}}" for ending in ("cpp", "c", "cu", "cuh", "h", "hpp")),
-                ends=ServerEnd.ABORT,
+                "llama.cpp aborted: {message}",
+                _A_BUG,
+                (
+                    "^what(): {message:rest}",
+                    *(f"^{{:s}}.{ending}:{{:d}}: {{message:rest}}" for ending in ("cpp", "c", "cu", "cuh", "h", "hpp")),
+                ),
                 general=True,
             ),
         ),
@@ -434,25 +348,17 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "the GPU's memory ran out while the server ran",
         tuple(f"{maker} error: out of memory{{:rest}}" for maker in _GPUS),
         severity=ERROR,
-        note="The server aborts after it.",
-        because="the GPU's memory ran out",
         fix=_LESS_MEMORY,
         ends=ServerEnd.ABORT,
     ),
     LineClass(
         "cuda_error",
         "the GPU reported an error",
+        ("CUDA error {message:rest}", *(f"{maker} error: {{message:rest}}" for maker in _GPUS)),
         severity=ERROR,
-        note="The server aborts after it. An illegal memory access is a bug or bad hardware.",
-        causes=(
-            Cause(
-                "gpu_error",
-                "the GPU reported: {message}",
-                "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
-                ("CUDA error {message:rest}", *(f"{maker} error: {{message:rest}}" for maker in _GPUS)),
-                ends=ServerEnd.ABORT,
-            ),
-        ),
+        because="the GPU reported: {message}",
+        fix="update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
+        ends=ServerEnd.ABORT,
     ),
     LineClass(
         "model_load_failed",
@@ -467,7 +373,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to load multimodal model, '{:s}'",
         ),
         severity=ERROR,
-        note="One failure prints several such lines. The server exits; the first of the lines says why.",
         causes=(
             Cause(
                 "model_missing",
@@ -499,53 +404,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         general=True,
     ),
     LineClass(
-        "start_refused",
-        "the server could not start",
-        (
-            "failed to load lora adapter '{:s}'",
-            "failed to apply lora adapter: {:rest}",
-            "failed to load control vector file from {:rest}",
-            "control vectors in {:s} does not match previous dimensions",
-            "chat template parsing error: {:rest}",
-            "failed to initialize chat template",
-            "couldn't start HTTP listener on {:rest}",
-            "listener on {:s} stopped unexpectedly",
-            "failed to initialize HTTP server",
-            "exiting due to HTTP server error",
-            "threadpool create failed : n_threads {:d}",
-            "batch threadpool create failed : n_threads {:d}",
-        ),
-        severity=ERROR,
-        note="The line names the part that failed: an adapter, the chat template, the HTTP server, its threads.",
-        because="{title} ({line})",
-        fix="mend what the line names",
-        general=True,
-    ),
-    LineClass(
-        "interrupted_twice",
-        "a second signal ended the server at once",
-        ("Received second interrupt, terminating immediately.{:rest}",),
-        severity=NOTICE,
-        note=(
-            "The server waits for connected clients after the first signal; requests in flight are lost after the "
-            "second."
-        ),
-        because="it got a second signal to end",
-        fix="nothing is wrong with it: start it again",
-        general=True,
-    ),
-    LineClass(
         "killed",
         "the server was killed",
-        (
-            "^Killed",
-            "^Killed {:rest}",
-        ),
+        ("^Killed", "^Killed {:rest}"),
         severity=ERROR,
-        note=(
-            "Printed by the shell or script that started it. Where the log has nothing else, the "
-            "kernel killed it because memory was out (see dmesg)."
-        ),
+        note="Printed by the shell. Where the log has nothing else, memory was out (see dmesg).",
     ),
     LineClass(
         "batch_index_error",
@@ -559,10 +422,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         make=_failed,
         severity=ERROR,
-        note=(
-            "A known fault (llama.cpp #24840) when a unified KV cache is nearly full while speculating. The request "
-            "fails."
-        ),
         because="the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
         fix="raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
         ends=ServerEnd.REQUEST,
@@ -604,20 +463,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to decode, ret = {:d}",
             "failed to encode, ret = {:d}",
             "llama_{:w}() failed: {:d}",
-        ),
-        make=_failed,
-        severity=ERROR,
-        note="The requests in that batch end with an error.",
-    ),
-    LineClass(
-        "decode_failed",
-        "the server's loop failed on a batch",
-        (
             "decode() failed: {:rest}",
             "pre_decode() failed: {:rest}",
             "post_decode() failed: {:rest}",
             "fatal error - please provide logs and repro in {:rest}",
         ),
+        make=_failed,
         severity=ERROR,
         note="The requests in that batch end with an error; the line says why. /health stays ok all the while.",
     ),
@@ -658,9 +509,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note=(
-            "On the prompt, the request fails with it (decode_failed); while drafting, the step goes without drafts. "
-            "If it happens to every request, this draft model or type does not work here: try without images, or "
-            "without it."
+            "On the prompt, the request fails with it; while drafting, the step goes without drafts. If it happens to "
+            "every request, this draft model or type does not work here: try without images, or without it."
         ),
     ),
     LineClass(
@@ -701,16 +551,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "synth_enabled",
         "acceptance is simulated",
-        ("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",),
+        (
+            "synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",
+            "synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",
+        ),
         severity=WARNING,
         note="Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
-    ),
-    LineClass(
-        "synth_limit_reduced",
-        "the draft length of synthetic acceptance was reduced",
-        ("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",),
-        severity=WARNING,
-        note="Only with --spec-synth-len or --spec-synth-rates.",
     ),
     LineClass(
         "find_slot_non_consecutive",
@@ -803,9 +649,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="Their experts come over the bus at every token. Raise --moe-cache-mib, or keep fewer experts on the CPU.",
     ),
     LineClass(
-        "second_line",
-        "a further line of the warning before it",
-        (
+        "second_line",  # Further lines of the warning before it.
+        patterns=(
             "slot| n_past was set to {:d}",
             "current device: {:d}, in function {:rest}",
             "cudaStreamSynchronize({:rest}",
