@@ -114,9 +114,8 @@ class TestFaults:
         [
             (LOADING, DISABLED, FailureKind.DISABLED),
             (OK, DENIED, FailureKind.UNAUTHORIZED),
-            (says(404, ""), says(404, ""), FailureKind.NOT_FOUND),
         ],
-        ids=["a server that comes back", "a key that is taken again", "a stranger that makes way"],
+        ids=["a server that comes back", "a key that is taken again"],
     )
     async def test_a_server_that_is_well_again_is_asked_everything_at_once(
         self, server: FaultServer, health: Any, others: Any, kind: FailureKind
