@@ -64,12 +64,9 @@ class Events(Seen):
         super().__init__()
         self.file, self.now = file, 100.0
         chunks = [TailChunk(piece) if isinstance(piece, bytes) else piece for piece in pieces]
+        lines: Any = None if file is not None else Given(*chunks)
         self.collector = ProxyEventsCollector(
-            str(file),
-            self.take,
-            lines=None if file is not None else Given(*chunks),
-            clock=lambda: self.now,
-            wall=lambda: 5000.0,
+            str(file), self.take, lines=lines, clock=lambda: self.now, wall=lambda: 5000.0
         )
         for _ in chunks:
             self.collector.step()

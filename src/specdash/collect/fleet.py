@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from specdash.core.readings import Reading
     from specdash.core.target import Target
 
-FILES_LEFT = 64
-"""File descriptors that are kept for everything but connections."""
-CONNECTIONS = 4
-"""At most so many for each server."""
-
 
 class FleetHub(LoopThread):
     """Hands what is read of each server to the sink that came with it, on one of three threads.
@@ -41,11 +35,6 @@ class FleetHub(LoopThread):
         super().__init__("specdash-fleet")
         self._watched = tuple(watched)
         self._interval_s = interval_s
-
-    def start(self) -> None:
-        """Begin, without waiting."""
-        _allow_files(len(self._watched) * CONNECTIONS + FILES_LEFT)
-        super().start()
 
     async def _watch(self) -> None:
         scheduling = SchedulingWatch(partial(_publish, [sink for _, sink in self._watched]))
@@ -86,11 +75,3 @@ def _publish(sinks: Sequence[Sink], reading: Reading[Any]) -> None:
     for sink in sinks:
         with contextlib.suppress(Exception):
             sink(reading)
-
-
-def _allow_files(wanted: int) -> None:
-    """Raise the soft limit of open files as far as it may be."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted and (hard == resource.RLIM_INFINITY or soft < hard):
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
