@@ -13,7 +13,6 @@ from specdash.collect.gpu import GpuCollector
 from specdash.collect.hub import LoopThread, SchedulingWatch, keep_stepping
 from specdash.collect.logs import LogCollector
 from specdash.core.target import local_port
-from specdash.llama.client import LlamaClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +64,8 @@ class FleetHub(LoopThread):
 
     async def _watch_server(self, target: Target, sink: Sink, begins: float, scheduling: SchedulingWatch) -> None:
         await asyncio.sleep(begins)
-        async with contextlib.aclosing(LlamaClient(target)) as client:
-            publish, slept = partial(_publish, [sink]), scheduling.slept_since
-            poller = BackendPoller(client, publish, interval_s=self._interval_s, model=target.model, slept_since=slept)
-            await poller.run()
+        publish, slept = partial(_publish, [sink]), scheduling.slept_since
+        await BackendPoller(target, publish, interval_s=self._interval_s, slept_since=slept).run()
 
 
 def _publish(sinks: Sequence[Sink], reading: Reading[Any]) -> None:

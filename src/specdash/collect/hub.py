@@ -296,22 +296,18 @@ class Hub(LoopThread):
 
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
-        from specdash.collect.model_files import ModelFiles
-        from specdash.llama.client import LlamaClient
 
-        files = ModelFiles(lambda: self._target) if local_port(self._target.url) is not None else None
-        async with contextlib.aclosing(LlamaClient(self._target)) as client:
-            await self._keep_polling(
-                Source.HEALTH,
-                lambda: BackendPoller(
-                    client,
-                    self._publish_answer,
-                    interval_s=self._interval_s,
-                    files=files,
-                    model=self._target.model,
-                    slept_since=self._scheduling.slept_since,
-                ),
-            )
+        is_here = local_port(self._target.url) is not None
+        await self._keep_polling(
+            Source.HEALTH,
+            lambda: BackendPoller(
+                self._target,
+                self._publish_answer,
+                interval_s=self._interval_s,
+                known=(lambda: self._target) if is_here else None,
+                slept_since=self._scheduling.slept_since,
+            ),
+        )
 
     async def _watch_proxy(self) -> None:
         """Poll the proxy that was named, or else the one that is found, and follow its events. While none is named it
