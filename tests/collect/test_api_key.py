@@ -16,11 +16,10 @@ def test_the_variable_goes_before_the_first_key_of_the_file_and_without_either_t
     assert resolve_api_key(None, None, {"LLAMA_API_KEY": "K"}) is None
 
 
-@pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_variable_that_is_missing_or_empty_is_named(value: str | None) -> None:
-    env = {} if value is None else {"MY_KEY": value}
-    with pytest.raises(InputError, match=r"MY_KEY .*not set or empty"):
-        resolve_api_key("MY_KEY", None, env)
+def test_a_variable_that_is_missing_or_empty_is_named() -> None:
+    for env in ({}, {"MY_KEY": "  "}):
+        with pytest.raises(InputError, match=r"MY_KEY .*not set or empty"):
+            resolve_api_key("MY_KEY", None, env)
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,8 @@ def test_standard_input_is_a_log_while_the_keys_come_from_the_terminal(tmp_path:
 
 def test_a_terminal_as_the_log_is_refused_with_an_example() -> None:
     outer, inner = os.openpty()
-    done = subprocess.run(
-        [*DASHBOARD, "--log", "-"], stdin=inner, capture_output=True, text=True, timeout=60, check=False
-    )
+    words = [*DASHBOARD, "--log", "-"]
+    done = subprocess.run(words, stdin=inner, capture_output=True, text=True, timeout=60, check=False)
     os.close(outer)
     os.close(inner)
     assert done.returncode == ExitCode.USAGE

@@ -4,7 +4,6 @@ What is a record: tests/core/test_records.py.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +66,7 @@ class OwnFiles(Seen):
     def put(self, path: Path, text: str) -> None:
         fresh = path.with_name("fresh")
         fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, path)  # noqa: PTH105
+        fresh.replace(path)
 
     def tried(self, process: psutil.Process | None = None, **more: object) -> tuple[TrialNote, ...]:
         """Writes the note of a trial and looks."""

@@ -6,7 +6,6 @@ Which fault of an answer is which failure: tests/llama/test_client.py.
 import asyncio
 import json
 from contextlib import aclosing, suppress
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from specdash.core.readings import Failure, FailureKind, Source
 from specdash.core.structs import json_of
 from specdash.core.target import Target
 from specdash.llama.server_answers import ParseError
-from support.fault_server import FaultServer, free_port, hangs, says
+from support.fault_server import FaultServer, says
 from support.waiting import until_async
 
 STATUS = ProxyStatus(
@@ -55,9 +54,9 @@ def _proxy(server: FaultServer) -> None:
     server.routes["/v1/context"] = OURS
 
 
-async def look(url: str, key: str | None = None, deadline_s: float = 10.0) -> ProxyStatus | Failure:
+async def look(url: str, key: str | None = None) -> ProxyStatus | Failure:
     target = Target("http://127.0.0.1:1", proxy_url=url, proxy_key=key)
-    async with aclosing(ProxyPoller(target, lambda _: None, deadline_s=deadline_s)) as poller:
+    async with aclosing(ProxyPoller(target, lambda _: None)) as poller:
         found = await poller.look()
         assert isinstance(found, Failure) or await poller.look() is found, "what did not change is not parsed again"
         return found
@@ -99,27 +98,13 @@ async def test_a_uap_proxy_is_shown_as_one_session(server: FaultServer) -> None:
     [b"", b"[]", b"<html>", b'{"status":"ok"}', b'{"models":[]}', b'{"status":{"context_window":NaN}}',
      b'{"status":{"requests":"many"}}', b'{"status":{"sessions":[{"id":"a","last_seen":null}]}}'],
 )  # fmt: skip
-def test_what_is_no_proxys_answer_is_refused(body: bytes) -> None:
+async def test_what_is_no_proxys_answer_is_refused(server: FaultServer, body: bytes) -> None:
     with pytest.raises(ParseError):
         parse_context(body)
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "kind"),
-    [
-        (None, FailureKind.REFUSED),
-        (says(401, '{"error":{"message":"no"}}'), FailureKind.UNAUTHORIZED),
-        (says(200, "hello"), FailureKind.GARBAGE),
-        (hangs(), FailureKind.TIMEOUT),
-        (says(503, "{}"), FailureKind.ERROR),
-    ],
-)
-async def test_every_failure_has_its_kind(server: FaultServer, behaviour: Any, kind: FailureKind) -> None:
-    server.routes["/v1/context"] = behaviour
-    url = server.url if behaviour is not None else f"http://127.0.0.1:{free_port()}"
-    result = await look(url, deadline_s=0.2 if kind is FailureKind.TIMEOUT else 10.0)
-    assert isinstance(result, Failure)
-    assert result.kind is kind
+    server.routes["/v1/context"] = says(200, body)
+    refused = await look(server.url)
+    assert isinstance(refused, Failure)
+    assert refused.kind is FailureKind.GARBAGE
 
 
 async def test_it_keeps_asking_and_shows_an_end_and_a_return(server: FaultServer) -> None:

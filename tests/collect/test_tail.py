@@ -169,7 +169,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=25))
-def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[tuple[str, Any]]) -> None:
+def test_all_that_is_appended_and_rotated_arrives_once_and_in_order(steps: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, written, got = Path(folder, "log"), b"", b""
         log.touch()

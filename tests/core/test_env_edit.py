@@ -77,7 +77,6 @@ def test_an_edit(text: str, changes: dict[str, str | None], expected: str) -> No
         (FILE, "A", "a\0", "NUL in the value of A"),
         (FILE, "A", "a\r\n", r"control character U\+000D in the value of A"),
         (FILE, "A", "\x7f", r"control character U\+007F"),
-        (FILE, "A B", "1", "is not a variable name"),
         (FILE, "A\n", "1", "is not a variable name"),
     ],
 )
@@ -156,7 +155,6 @@ ANY_VALUE = st.text(st.characters(exclude_characters=["\0", *ODD], codec="utf-8"
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("K=plain\n", "plain"),
         ("  K  =  around  \n", "around"),
         ("K=two  words \t\n", "two  words"),
         ("K='single $x \\n \"q\"'\n", 'single $x \\n "q"'),
@@ -174,7 +172,6 @@ ANY_VALUE = st.text(st.characters(exclude_characters=["\0", *ODD], codec="utf-8"
         ("K='a'  'b'\n", "ab"),
         ("K='a'  b  'c'\n", "ab  'c'"),
         ("K=a\\\r\n", "a"),
-        ("K=a\\\n", "a"),
         ("K=a\x0bb\x07\n", "a\x0bb\x07"),
         ("K=\ufeff \xa0\n", "\ufeff \xa0"),
         ("# a=b\n; c=d\n\n   \n  # e=f \\\nK=1\n", "1"),
@@ -190,7 +187,6 @@ def test_a_value_is_read_as_systemd_reads_it(text: str, value: str) -> None:
     [
         ("A=1\nno assignment here\n", r"x\.env:2: no '=' in the line; write KEY=value"),
         ("A=1\n\nB='open\n", r"x\.env:3: the ' quote is never closed"),
-        ('B="open\nC=1\n', r'x\.env:1: the " quote is never closed'),
         ("export A=1\n", r"x\.env:1: 'export A': systemd knows no 'export'; write A=value"),
         ("1A=2\n", r"x\.env:1: '1A' is not a variable name"),
         ("A=1\n='\nB=2\n", r"x\.env:2: no '=' in the line"),

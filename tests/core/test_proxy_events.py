@@ -26,7 +26,7 @@ from specdash.core.proxy_events import (
     to_json,
     with_credible_speeds,
 )
-from specdash.core.proxy_lines import ContextLine, context_text, note_text
+from specdash.core.proxy_lines import context_text, note_text
 from specdash.core.records import can_be_meant
 from specdash.core.structs import json_of
 from support.any_value import json_values, of_hint
@@ -148,17 +148,9 @@ def test_every_note_has_a_line_and_a_level_and_hostile_words_stay_in_their_place
             assert logging.DEBUG <= level <= logging.ERROR
 
 
-@pytest.mark.parametrize(
-    ("line", "level", "text"),
-    [
-        (ContextLine(1000, 262144), logging.INFO, "CONTEXT: 1000/262144 tokens (0.4%), unknown"),
-        (ContextLine(1, 2, "CRITICAL"), logging.ERROR, "CONTEXT CRITICAL: 1/2 tokens (50.0%), unknown"),
-        (
-            ContextLine(231000, 262144, "HIGH", 12, pruned=2, overflows=1, session="hdr:a"),
-            logging.WARNING,
-            "CONTEXT HIGH: 231000/262144 tokens (88.1%), ~12 turns remaining, pruned=2, overflows=1 session=hdr:a",
-        ),
-    ],
-)
-def test_a_context_line_reads_as_the_seeds_wrote_it(line: ContextLine, level: int, text: str) -> None:
-    assert context_text(line) == (level, text)
+def test_a_context_line_reads_as_the_seeds_wrote_it() -> None:
+    assert context_text(1000, 262144) == (logging.INFO, "CONTEXT: 1000/262144 tokens (0.4%), unknown")
+    assert context_text(1, 2, "CRITICAL") == (logging.ERROR, "CONTEXT CRITICAL: 1/2 tokens (50.0%), unknown")
+    level, text = context_text(231000, 262144, "HIGH", 12, "hdr:a", pruned=2, overflows=0)
+    assert level == logging.WARNING
+    assert text == "CONTEXT HIGH: 231000/262144 tokens (88.1%), ~12 turns remaining, pruned=2 session=hdr:a"

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyRecord
 from specdash.core.records import Alert, Baseline, JsonRecord, ProxyRecord, RunRecord, TrialNote, can_be_meant
 from specdash.core.status import StatusNote
+from specdash.core.structs import json_of
 from support.any_value import of_hint
 
 BASELINE = Baseline(100.0, "m.gguf", "b1", 512, 1, 40.0, 39.0, 41.0, 5, model_bytes=7, decode_tokens=128)
@@ -50,3 +52,10 @@ def test_what_is_no_record_is_none_and_never_an_error(text: str) -> None:
 )
 def test_a_record_of_what_cannot_be_is_none(record: JsonRecord, changed: dict[str, Any]) -> None:
     assert record.from_json(json.dumps(json.loads(record.to_json()) | changed)) is None
+
+
+def test_json_of_chosen_attributes_is_null_where_one_is_empty_or_there_is_nothing() -> None:
+    asked = "service kind=what boot url? alive=alive.real"
+    found = {"service": "backend", "kind": "tune", "boot": None, "url": None, "alive": 1}
+    assert json_of(replace(TRIAL, url=""), asked, more=2) == {**found, "more": 2}
+    assert json_of(None, asked) == dict.fromkeys(found)

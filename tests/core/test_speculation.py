@@ -36,6 +36,11 @@ def test_a_chain_that_cannot_be_meant_is_refused(chain: str, complaint: str) -> 
     assert not is_auto(chain)
 
 
+def test_a_type_that_only_the_engine_lists_has_the_knobs_of_its_kind() -> None:
+    listed = parse_chain("new,draft-new", "X", lambda _: True)
+    assert {t.name: t.max_parameter for t in listed} == {"new": None, "draft-new": "spec-draft-n-max"}
+
+
 def test_none_is_the_empty_chain_and_auto_in_any_case_stands_alone() -> None:
     assert parse_chain("none", "X") == ()
     assert [is_auto(text) for text in ("auto", " AUTO ", "none", "")] == [True, True, False, False]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from specdash.collect.model_files import ModelFiles
 from specdash.core.readings import (
     ROUTER,
     Counters,
@@ -28,12 +29,12 @@ from specdash.core.readings import (
     Source,
     most_recent_resident,
 )
+from specdash.llama.client import LlamaClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from specdash.collect.model_files import ModelFiles
-    from specdash.llama.client import LlamaClient
+    from specdash.core.target import Target
 
 MIN_INTERVAL_S = 0.25
 MAX_INTERVAL_S = 5.0
@@ -136,29 +137,28 @@ class BackendPoller:
 
     def __init__(
         self,
-        client: LlamaClient,
+        target: Target,
         publish: Callable[[Reading[Any]], None],
         *,
         interval_s: float = 1.0,
         pace: PollPace | None = None,
         deadlines_s: dict[Source, float] | None = None,
-        files: ModelFiles | None = None,
-        model: str | None = None,
+        known: Callable[[], Target] | None = None,
         slept_since: Callable[[float], bool] = lambda _: False,
     ) -> None:
-        """`files` looks into the paths that the server names, where they are paths of this machine. `model` is the one
-        that the user named, of a router; else of a router's models the resident one that was used last is looked at.
-        `slept_since` is whether specdash itself was kept from looking for much of the time since a moment."""
-        self._client = client
-        self._files = files
+        """Where the server names paths of this machine, `known` returns it as it is known now: its models' files are
+        looked into. Of a router, the model that the target names is looked at, else the resident one that was used
+        last. `slept_since` is whether specdash itself was kept from looking for much of the time since a moment."""
+        self._target = target
+        self._files = ModelFiles(known) if known is not None else None
         self._publish = publish
         self._pace = pace or PollPace()
         self._deadlines = deadlines_s or DEADLINES_S
         self._slept_since = slept_since
         self._known = _Known()
         self._props_told, self._is_router, self._model_chosen = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._named, self._model = model, model
-        if model is not None:
+        self._named = self._model = target.model
+        if target.model is not None:
             self._is_router.set()
             self._model_chosen.set()
         self._endpoints = {
@@ -171,7 +171,7 @@ class BackendPoller:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with contextlib.aclosing(LlamaClient(self._target)) as self._client, asyncio.TaskGroup() as group:
             group.create_task(self._poll_router())
             for source in (Source.HEALTH, Source.PROPS):
                 group.create_task(self._poll(source))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from specdash.collect.gpu import GpuCollector
 from specdash.collect.hub import LoopThread, SchedulingWatch, keep_stepping
 from specdash.collect.logs import LogCollector
 from specdash.core.target import local_port
-from specdash.llama.client import LlamaClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +20,6 @@ if TYPE_CHECKING:
     from specdash.collect.hub import Sink
     from specdash.core.readings import Reading
     from specdash.core.target import Target
-
-FILES_LEFT = 64
-"""File descriptors that are kept for everything but connections."""
-CONNECTIONS = 4
-"""At most so many for each server."""
 
 
 class FleetHub(LoopThread):
@@ -41,11 +34,6 @@ class FleetHub(LoopThread):
         super().__init__("specdash-fleet")
         self._watched = tuple(watched)
         self._interval_s = interval_s
-
-    def start(self) -> None:
-        """Begin, without waiting."""
-        _allow_files(len(self._watched) * CONNECTIONS + FILES_LEFT)
-        super().start()
 
     async def _watch(self) -> None:
         scheduling = SchedulingWatch(partial(_publish, [sink for _, sink in self._watched]))
@@ -76,21 +64,11 @@ class FleetHub(LoopThread):
 
     async def _watch_server(self, target: Target, sink: Sink, begins: float, scheduling: SchedulingWatch) -> None:
         await asyncio.sleep(begins)
-        async with contextlib.aclosing(LlamaClient(target)) as client:
-            publish, slept = partial(_publish, [sink]), scheduling.slept_since
-            poller = BackendPoller(client, publish, interval_s=self._interval_s, model=target.model, slept_since=slept)
-            await poller.run()
+        publish, slept = partial(_publish, [sink]), scheduling.slept_since
+        await BackendPoller(target, publish, interval_s=self._interval_s, slept_since=slept).run()
 
 
 def _publish(sinks: Sequence[Sink], reading: Reading[Any]) -> None:
     for sink in sinks:
         with contextlib.suppress(Exception):
             sink(reading)
-
-
-def _allow_files(wanted: int) -> None:
-    """Raise the soft limit of open files as far as it may be."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted and (hard == resource.RLIM_INFINITY or soft < hard):
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from specdash.collect import own_files
 from specdash.collect.discover import PROXY_FIELDS, RECORD_FIELDS, discover, with_proxy, with_record
-from specdash.collect.tail import LogTail
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port, normalise_url
 from specdash.system.loops import new_loop
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from specdash.collect.backend import BackendPoller
-    from specdash.collect.log_source import LogLines
+    from specdash.collect.logs import LogCollector
     from specdash.collect.proxy import ProxyPoller
     from specdash.core.target import Target
 
@@ -246,7 +245,7 @@ class Hub(LoopThread):
         self._is_refused = self._seen_alive = False
         self._others: list[str] = []
         self._others_due = 0.0
-        self._log_lines: LogLines | None = None
+        self._log: LogCollector | None = None
         self._trials = own_files.trials(target.url, self.bus.publish, env)
 
     def start(self) -> None:
@@ -297,22 +296,18 @@ class Hub(LoopThread):
 
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
-        from specdash.collect.model_files import ModelFiles
-        from specdash.llama.client import LlamaClient
 
-        files = ModelFiles(lambda: self._target) if local_port(self._target.url) is not None else None
-        async with contextlib.aclosing(LlamaClient(self._target)) as client:
-            await self._keep_polling(
-                Source.HEALTH,
-                lambda: BackendPoller(
-                    client,
-                    self._publish_answer,
-                    interval_s=self._interval_s,
-                    files=files,
-                    model=self._target.model,
-                    slept_since=self._scheduling.slept_since,
-                ),
-            )
+        is_here = local_port(self._target.url) is not None
+        await self._keep_polling(
+            Source.HEALTH,
+            lambda: BackendPoller(
+                self._target,
+                self._publish_answer,
+                interval_s=self._interval_s,
+                known=(lambda: self._target) if is_here else None,
+                slept_since=self._scheduling.slept_since,
+            ),
+        )
 
     async def _watch_proxy(self) -> None:
         """Poll the proxy that was named, or else the one that is found, and follow its events. While none is named it
@@ -365,11 +360,10 @@ class Hub(LoopThread):
         if path is None:
             self._publish_unknown(Source.LOG, NO_LOG)
             return
-        from specdash.collect.log_source import lines_of
         from specdash.collect.logs import LogCollector
 
-        lines = self._log_lines = lines_of(path)
-        self._keep_stepping(LogCollector(path, self.bus.publish, lines=lines).step, Source.LOG, close=lines.close)
+        log = self._log = LogCollector(path, self.bus.publish)
+        self._keep_stepping(log.step, Source.LOG, close=log.close)
 
     def _watch_own_files(self) -> None:
         publish, env = self.bus.publish, self._env
@@ -409,11 +403,10 @@ class Hub(LoopThread):
         self._target = replace(before, **{name: getattr(target, name) for name in fields})
         self._on_target(self._target)
         if (path := self._target.log) is not None and path != before.log:
-            if self._log_lines is None:
+            if self._log is None:
                 self._watch_log()
-            elif isinstance(self._log_lines, LogTail):
-                # The server was started again, and writes another file than before.
-                self._log_lines.follow(path)
+            else:
+                self._log.follow(path)
 
     def _publish_answer(self, reading: Reading[Any]) -> None:
         """Whether a server that does not answer, or whose process is gone, is on trial is published first; that its

@@ -9,7 +9,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from specdash.collect.tail import BACKFILL_BYTES, WHOLE_BELOW_BYTES, LogTail, TailChunk
 from specdash.core.errors import InputError
@@ -30,19 +30,6 @@ _COMPLAINT_BYTES = 4096
 _PRINTS_S = 20.0
 _UNIT = re.compile(r"([^/]+\.service)(?:/|$)")
 _CONTAINER = re.compile(r"(?:(docker)[-/]|(?:libpod)-)([0-9a-f]{12})[0-9a-f]{52}")
-
-
-class LogLines(Protocol):
-    """What `LogTail`, `ProgramLines` and `InputLines` offer."""
-
-    written_at: float | None
-    """Unix time of the last line, None while it is not known."""
-
-    def read(self, limit: int = ...) -> TailChunk:
-        """What is new, at most `limit` bytes; never waits."""
-
-    def close(self) -> object:
-        """Let go of it."""
 
 
 def lines_of(
@@ -246,6 +233,10 @@ class ProgramLines:
         program = command_of(self.place, 0)[0]
         self._failure = _failure(self.place, words or f"{program} ended with status {status}")
         return TailChunk(b"" if words else data, failure=self._failure)
+
+
+LogLines: TypeAlias = LogTail | InputLines | ProgramLines
+"""What `lines_of` returns."""
 
 
 def _failure(place: str, why: str) -> Failure:

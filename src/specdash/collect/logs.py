@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from specdash.collect.log_source import LogLines, lines_of
-from specdash.collect.tail import WHOLE_BELOW_BYTES
+from specdash.collect.log_source import lines_of
+from specdash.collect.tail import WHOLE_BELOW_BYTES, LogTail
 from specdash.core.log_facts import LogBatch
 from specdash.core.readings import Failure, Reading, Source
 
@@ -33,11 +33,10 @@ class LogCollector:
         path: str,
         publish: Callable[[Reading[Any]], None],
         *,
-        lines: LogLines | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._lines = lines or lines_of(path)
+        self._lines = lines_of(path)
         self._publish = publish
         self._clock, self._wall = clock, wall
         self._parser: LogParser | None = None
@@ -77,6 +76,11 @@ class LogCollector:
         if chunk.more:
             return max(0.01, min(spent, TURN_S)) if chunk.data else TURN_S
         return max(0.01, PERIOD_S - spent)
+
+    def follow(self, path: str) -> None:
+        """Go on with the file of a server that was started again. A log that another program keeps stays the one."""
+        if isinstance(self._lines, LogTail):
+            self._lines.follow(path)
 
     def close(self) -> None:
         """Let go of the log."""

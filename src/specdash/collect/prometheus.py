@@ -25,12 +25,6 @@ ASK_S = 10.0
 MOST_BYTES = 256 * MIB
 """A thousand servers take some 8 MiB."""
 _REFUSED = (401, 403)
-_REFUSALS = {
-    "bad_data": "refuses the question (bad_data)",
-    "execution": "cannot answer (execution; --query.max-samples is its limit)",
-    "timeout": "took too long over the question (timeout; --query.timeout is its limit)",
-}
-"""By the API's `errorType`."""
 
 
 class PrometheusSample(Struct, frozen=True):
@@ -62,8 +56,6 @@ def newest(url: str, query: str, key: str | None) -> list[PrometheusSample]:
         why = str(answer.get("error", "" if answer else "it sends no JSON"))
         # What answers may repeat what it was sent.
         why = clean(why.replace(key, "***") if key else why, 200)
-        if (refusal := _REFUSALS.get(str(answer.get("errorType")))) is not None:
-            raise UnreachableError(f"Prometheus at {url} {refusal}: {why}")
         raise UnreachableError(f"what answers at {url} is no Prometheus, or fails: HTTP {reply.status}, {why}")
     found = []
     rows = mapping(answer.get("data")).get("result")

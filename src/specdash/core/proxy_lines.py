@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 
 if TYPE_CHECKING:
@@ -41,22 +39,6 @@ CONTEXT_LEVELS: dict[str | None, int] = {
 }  # fmt: skip
 
 
-class ContextLine(Struct, frozen=True):
-    """A CONTEXT line: what the last turn of a session used of the window, in tokens. `at` is Unix time.
-
-    `level` is None below ELEVATED, `turns_remaining` None when unknown; `session` is empty when the line has none.
-    """
-
-    tokens: int
-    window: int
-    level: str | None = None
-    turns_remaining: int | None = None
-    pruned: int = 0
-    overflows: int = 0
-    session: str = ""
-    at: float = 0.0
-
-
 def note_text(
     guardrail: Guardrail, action: GuardrailAction, facts: Mapping[str, Any], *, session: str = "", request_id: str = ""
 ) -> tuple[int, str]:
@@ -73,13 +55,22 @@ def line_text(name: str, facts: Mapping[str, Any], *, session: str = "", request
     return logging.INFO, ("REQ:" if name == "request" else "RESP:") + _words(facts, session, request_id)
 
 
-def context_text(line: ContextLine) -> tuple[int, str]:
-    """Level and text of a CONTEXT line."""
-    level = f" {line.level}" if line.level else ""
-    used = f"{line.tokens}/{line.window} tokens ({100 * line.tokens / line.window if line.window else 0.0:.1f}%)"
-    left = "unknown" if line.turns_remaining is None else f"~{line.turns_remaining} turns remaining"
-    cuts = "".join(f", {name}={count}" for name in ("pruned", "overflows") if (count := getattr(line, name)))
-    return CONTEXT_LEVELS[line.level], f"CONTEXT{level}: {used}, {left}{cuts}{_words({}, line.session, '')}"
+def context_text(
+    tokens: int,
+    window: int,
+    level: str | None = None,
+    turns_remaining: int | None = None,
+    session: str = "",
+    **cuts: int,
+) -> tuple[int, str]:
+    """Level and text of a CONTEXT line: what the last turn of a session used of the window, in tokens. `level` is None
+    below ELEVATED, `turns_remaining` when unknown; `cuts` are those that were made, by their names."""
+    used = f"{tokens}/{window} tokens ({100 * tokens / window if window else 0.0:.1f}%)"
+    left = "unknown" if turns_remaining is None else f"~{turns_remaining} turns remaining"
+    made = "".join(f", {name}={count}" for name, count in cuts.items() if count)
+    return CONTEXT_LEVELS[
+        level
+    ], f"CONTEXT{f' {level}' if level else ''}: {used}, {left}{made}{_words({}, session, '')}"
 
 
 def _words(facts: Mapping[str, Any], session: str, request_id: str) -> str:

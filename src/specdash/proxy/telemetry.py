@@ -21,7 +21,7 @@ from specdash.core.proxy_events import (
     to_json,
     warning_level,
 )
-from specdash.core.proxy_lines import ContextLine, context_text, line_text, note_text
+from specdash.core.proxy_lines import context_text, line_text, note_text
 from specdash.proxy.answer.assembler import Cost
 from specdash.proxy.prompts import PromptBook
 from specdash.system.files import put
@@ -352,8 +352,8 @@ class Telemetry:
         tokens, window = session.context_tokens, session.window
         if outcome is RequestOutcome.OK and tokens is not None and window:
             level, left = warning_level(tokens / window), session.turns_remaining(window)
-            line = ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)
-            _log(*context_text(line))
+            cuts = {"pruned": session.prunes, "overflows": session.overflows}
+            _log(*context_text(tokens, window, level, left, session.id, **cuts))
 
 
 def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
