@@ -154,7 +154,6 @@ SAID = {
         -6,
         "terminate called after throwing an instance of 'std::runtime_error'\n  what():  vocab is not set",
     ),
-    "assertion": (-6, "/b/ggml/src/ggml.c:1: GGML_ASSERT(a == b) failed"),
     "batch_index_error": (
         None,
         "0.00.100.000 E srv operator(): got exception: speculative batch index 3 is not inside the current sub-batch [4, 8)",
