@@ -127,7 +127,6 @@ SAID = {
     ),
     "draft_of_other_model": (-6, "/b/src/llama-context.cpp:1242: GGML_ASSERT(lid <= model.hparams.n_layer()) failed"),
     "device_unknown": (1, 'error while handling argument "--device": invalid device: CUDA0'),
-    "no_tls": (1, "0.00.010.524 E srv  init_listene: the server is built without SSL support"),
     "bind_failed": (1, "0.00.010.000 E srv  start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080"),
     "lookup_cache_failed": (
         -6,

@@ -1,13 +1,11 @@
 """How much memory a model will take, from its GGUF header and the settings: pure arithmetic, no I/O.
 
 Weights, KV cache and recurrent state are what llama.cpp b11434 allocates, to the byte where the architecture is known
-(`ModelShape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest
-of the
-feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding, or what queries, keys and
-values take where they are wider; scores, keys and values where flash attention is off; copies of a cache that it cannot
-read where it is on), the recurrent step (8 x its width) and the output step (5 x the embedding, and the logits), plus
-the attention mask. GPU overhead is what a CUDA context takes before the first byte of a model; it varies with driver
-and GPU.
+(`ModelShape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest of
+the feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding, or what queries, keys
+and values take where they are wider; scores, keys and values where flash attention is off; copies of a cache that it
+cannot read where it is on), the recurrent step (8 x its width) and the output step (5 x the embedding, and the logits),
+plus the attention mask. GPU overhead is what a CUDA context takes before the first byte of a model.
 """
 
 from __future__ import annotations

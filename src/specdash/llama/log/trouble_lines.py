@@ -110,14 +110,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "the port could not be bound",
         ("couldn't bind HTTP server socket, hostname: {host:s}, port: {port:d}",),
         severity=ERROR,
-        causes=(
-            Cause(
-                "no_tls",
-                "a certificate is set, and this build has no TLS",
-                "use a llama-server built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and LLAMA_ARG_SSL_KEY_FILE",
-                ("the server is built without SSL support",),
-            ),
-        ),
         because="it could not listen on {host}:{port}",
         fix="stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
     ),
