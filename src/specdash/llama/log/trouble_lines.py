@@ -457,7 +457,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "got exception: {:rest}",
             "got another exception: {:rest}",
             "slot| got exception: {:rest}",
-            "slot| failed to get embeddings, token = {:d}, seq_id = {:d}",
         ),
         make=_failed,
         severity=ERROR,
@@ -594,11 +593,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "exposed",
         "open to those who reach the port",
-        (
-            "security: no API key is set and CORS allows all origins {:rest}",
-            "security: {:s} enabled - do not expose to untrusted environments",
-            "security: router mode enabled - do not expose to untrusted environments",
-        ),
+        ("security: {:rest}",),
         severity=NOTICE,
         note="Normal where it listens on 127.0.0.1 only. Tools read files and run commands on this machine.",
     ),
