@@ -12,10 +12,6 @@ from specdash.core.log_facts import TaskCancelled, TaskFailed
 from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, ServerEnd
 
 
-def _cancelled(task: int | None = None, at_s: float | None = None) -> TaskCancelled | None:
-    return TaskCancelled(task, at_s=at_s) if task is not None else None
-
-
 def _failed(task: int | None = None, error: str = "", at_s: float | None = None, **_place: object) -> TaskFailed | None:
     return TaskFailed(task, error or TOO_LONG, at_s=at_s) if task is not None else None
 
@@ -228,7 +224,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "allocating {:f} MiB on device {:d}: {:rest}",
             "failed to allocate {:rest}",
             "unable to allocate {:rest}",
-            "insufficient memory (attempted to allocate {:f} MB)",
             "failed to initialize the context: failed to allocate {:rest}",
             "^what(): std::bad_alloc{:rest}",
         ),
@@ -406,11 +401,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "request_cancelled",
         "a client went away before its request was done",
-        (
-            "cancel task, id_task = {task:d}",
-            "request for conv_id={:s} cancelled while model name={:rest}",
-        ),
-        make=_cancelled,
+        ("cancel task, id_task = {task:d}",),
+        make=TaskCancelled,
         severity=NOTICE,
         note="Normal when a user interrupts; many mean that clients time out.",
     ),
