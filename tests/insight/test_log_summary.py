@@ -25,7 +25,7 @@ SUBSTRINGS = {
     "unauthorized": "Invalid API Key",
     "synth_enabled": "synthetic speculative acceptance is enabled",
     "full_reprocess": "forcing full prompt re-processing",
-    "ggml_assert": "GGML_ASSERT",
+    "aborted": ".cpp:",
 }
 
 

@@ -433,21 +433,18 @@ def _not_gguf(start: bytes) -> tuple[str, str]:
 
 
 def _facts(header: GgufHeader) -> GgufFacts:
-    def text(key: str) -> str | None:
-        value = header.values.get(key)
-        return value if isinstance(value, str) else None
-
-    architecture = text("general.architecture")
+    texts = {key: value for key, value in header.values.items() if isinstance(value, str)}
+    architecture = texts.get("general.architecture")
     return GgufFacts(
         path=header.shown,
         version=header.version,
         architecture=architecture,
-        name=text("general.name"),
+        name=texts.get("general.name"),
         context_length=_whole(header.values.get(f"{architecture}.context_length")),
         block_count=_whole(header.values.get(f"{architecture}.block_count")),
         nextn_layers=_whole(header.values.get(f"{architecture}.nextn_predict_layers")),
-        tokenizer=text("tokenizer.ggml.model"),
-        vocabulary_size=header.lengths.get("tokenizer.ggml.tokens"),
+        tokenizer=texts.get("tokenizer.ggml.model"),
+        vocabulary_size=header.lengths.get(TOKENS_KEY),
         has_chat_template=bool(header.values.get("tokenizer.chat_template")),
         file_bytes=header.end,
         bytes_needed=header.bytes_needed,

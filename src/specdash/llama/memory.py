@@ -1,13 +1,11 @@
 """How much memory a model will take, from its GGUF header and the settings: pure arithmetic, no I/O.
 
 Weights, KV cache and recurrent state are what llama.cpp b11434 allocates, to the byte where the architecture is known
-(`ModelShape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest
-of the
-feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding, or what queries, keys and
-values take where they are wider; scores, keys and values where flash attention is off; copies of a cache that it cannot
-read where it is on), the recurrent step (8 x its width) and the output step (5 x the embedding, and the logits), plus
-the attention mask. GPU overhead is what a CUDA context takes before the first byte of a model; it varies with driver
-and GPU.
+(`ModelShape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest of
+the feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding, or what queries, keys
+and values take where they are wider; scores, keys and values where flash attention is off; copies of a cache that it
+cannot read where it is on), the recurrent step (8 x its width) and the output step (5 x the embedding, and the logits),
+plus the attention mask. GPU overhead is what a CUDA context takes before the first byte of a model.
 """
 
 from __future__ import annotations
@@ -175,7 +173,15 @@ def estimate(facts: GgufFacts, load: ModelLoad, model: str = "model", *, heads: 
     rows = [row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value) for layer in layers]
     caches = [_cells(layer, load) * streams * row if layer.key else 0 for layer, row in zip(layers, rows, strict=True)]
     states = [0 if heads else layer.state_bytes * load.slots.sequences * (1 + load.snapshots) for layer in layers]
-    parts = [] if heads else [MemoryPart(model, "weights", *_weights(facts, shape, load))]
+    parts = []
+    if not heads:
+        placed = list(_placed(facts, shape, load))
+        gpu = sum(tensor.size for tensor, there in placed if there)
+        host = sum(tensor.size for tensor, there in placed if not there)
+        if load.gpu_layers > 0 and not any(tensor.name.startswith("output.") for tensor in facts.tensors):
+            # The embedding is the output layer too, of which the GPU has a copy.
+            gpu += sum(tensor.size for tensor, _ in placed if tensor.name.startswith("token_embd."))
+        parts.append(MemoryPart(model, "weights", gpu, host))
     for what, sizes in (("KV cache", caches), ("recurrent state", states)):
         gpu = sum(size for size, there in zip(sizes, offloaded, strict=True) if there and load.cache_on_gpu)
         parts.append(MemoryPart(model, what, gpu, sum(sizes) - gpu))
@@ -253,17 +259,6 @@ def _cells(layer: Layer, load: ModelLoad) -> int:
         return load.cells
     reach = layer.window * (load.slots.sequences if load.slots.unified else 1) + load.batch
     return math.ceil(min(load.cells, reach) / CELLS_STEP) * CELLS_STEP
-
-
-def _weights(facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> tuple[int, int]:
-    """Bytes on the GPUs and in the computer's own memory."""
-    placed = list(_placed(facts, shape, load))
-    gpu = sum(tensor.size for tensor, there in placed if there)
-    host = sum(tensor.size for tensor, there in placed if not there)
-    if load.gpu_layers > 0 and not any(tensor.name.startswith("output.") for tensor in facts.tensors):
-        # The embedding is the output layer too, of which the GPU has a copy.
-        gpu += sum(tensor.size for tensor, _ in placed if tensor.name.startswith("token_embd."))
-    return gpu, host
 
 
 def _placed(facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> Iterator[tuple[Tensor, bool]]:

@@ -323,9 +323,8 @@ def needs_of(facts: GgufFacts) -> DraftNeeds | None:
 def type_for(draft: GgufFacts) -> SpecType:
     """The spec type a draft file is for: the one the engine detects, EAGLE-3 for its heads, else `draft-simple`."""
     found = detected_type(draft.draft_architecture, draft.nextn_layers)
-    if found is None and draft.architecture == "eagle3":
-        found = spec_type("draft-eagle3")
-    return found or next(spec_kind for spec_kind in SPEC_TYPES if spec_kind.name == "draft-simple")
+    name = "draft-eagle3" if draft.architecture == "eagle3" else "draft-simple"
+    return found or next(spec_kind for spec_kind in SPEC_TYPES if spec_kind.name == name)
 
 
 def _types(facts: GgufFacts) -> tuple[TypeShare, ...]:

@@ -99,19 +99,15 @@ def shape_of(facts: GgufFacts) -> ModelShape | None:
         layers.append(Layer(key * count, value * count, window, state if recurrent else 0))
     trunk = max(total - (facts.nextn_layers or 0), 0)
     exact = architecture in (RECURRENT | KNOWN_HYBRID | _KNOWN_PLAIN | _WINDOWS.keys()) - _ROUGHLY_KNOWN
-    feed = _feed_forward(facts, total)
+    experts = (facts.number("expert_feed_forward_length") or 0) * (facts.number("expert_used_count") or 0)
+    experts += facts.number("expert_shared_feed_forward_length") or 0
+    feed = max(*_per_layer(facts, "feed_forward_length", (0,) * total), experts)
     inner = facts.number("ssm.inner_size") or 0
-    memory = _memory(architecture, layers)
+    memory = MemoryKind.WINDOW if any(layer.window for layer in layers) else MemoryKind.ATTENTION
+    if architecture in RECURRENT | HYBRID:
+        memory = MemoryKind.RECURRENT if architecture in RECURRENT else MemoryKind.HYBRID
     ahead = tuple(layers[trunk:])
     return ModelShape(tuple(layers[:trunk]), ahead, width, feed, inner, heads, key, value or key, exact, memory)
-
-
-def _memory(architecture: str, layers: list[Layer]) -> MemoryKind:
-    if architecture in RECURRENT:
-        return MemoryKind.RECURRENT
-    if architecture in HYBRID:
-        return MemoryKind.HYBRID
-    return MemoryKind.WINDOW if any(layer.window for layer in layers) else MemoryKind.ATTENTION
 
 
 def _per_layer(facts: GgufFacts, name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
@@ -164,9 +160,3 @@ def _state_bytes(facts: GgufFacts, width: int, heads: int) -> int:
     if kda:
         return (3 * max(convolution - 1, 0) * heads * kda + kda * kda * heads) * _STATE_BYTES
     return (max(convolution - 1, 0) * (inner + 2 * groups * states) + states * inner) * _STATE_BYTES
-
-
-def _feed_forward(facts: GgufFacts, total: int) -> int:
-    widest = max(_per_layer(facts, "feed_forward_length", (0,) * total))
-    experts = (facts.number("expert_feed_forward_length") or 0) * (facts.number("expert_used_count") or 0)
-    return max(widest, experts + (facts.number("expert_shared_feed_forward_length") or 0))

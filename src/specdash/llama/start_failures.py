@@ -100,7 +100,7 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
         cause, line, kind, text = min(causes, key=lambda found: (found[0].general, OF_LINES.index(found[0])))
         if any(kind.line_class.id == DRAFT_LOAD_FAILED for _, kind, _ in printed):
             cause = _OF_DRAFT.get(cause.id, cause)
-        made = _made(cause, {"title": kind.line_class.title, "line": line} | kind.texts(text))
+        made = _made(cause, {"line": line} | kind.texts(text))
         either = ServerEnd.EXIT if ended else ServerEnd.WITHOUT
         return replace(made, ends=either) if cause.ends is ServerEnd.EITHER else made
     if not ended:

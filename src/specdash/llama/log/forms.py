@@ -56,8 +56,8 @@ class ServerEnd(StrEnum):
 class Cause(Struct, frozen=True):
     """Why a server ended, or runs without speculation.
 
-    Its `patterns` are lines of its class. Their named fields, `line` and `title` fill the braces of `because` (a
-    clause: "it ended because ...") and of `fix`.
+    Its `patterns` are lines of its class. Their named fields and `line` fill the braces of `because` (a clause: "it
+    ended because ...") and of `fix`.
     """
 
     id: str

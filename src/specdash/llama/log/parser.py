@@ -94,20 +94,12 @@ class StepAdder:
         )
 
 
+_SUMS = ("steps", "accepted", "generated", "replays", "restored", "replayed", "replay_s")
+
+
 def _both(run: VerificationSteps, step: VerificationSteps) -> VerificationSteps:
-    return VerificationSteps(
-        run.slot,
-        run.task,
-        run.steps + step.steps,
-        run.accepted + step.accepted,
-        run.generated + step.generated,
-        run.replays + step.replays,
-        run.restored + step.restored,
-        run.first_s,
-        replayed=run.replayed + step.replayed,
-        replay_s=round(run.replay_s + step.replay_s, 6),
-        at_s=step.at_s,
-    )
+    sums = {name: round(getattr(run, name) + getattr(step, name), 6) for name in _SUMS}
+    return replace(step, first_s=run.first_s, **sums)
 
 
 LOOKED_AT: Final = 24

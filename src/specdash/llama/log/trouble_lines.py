@@ -12,10 +12,6 @@ from specdash.core.log_facts import TaskCancelled, TaskFailed
 from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, ServerEnd
 
 
-def _cancelled(task: int | None = None, at_s: float | None = None) -> TaskCancelled | None:
-    return TaskCancelled(task, at_s=at_s) if task is not None else None
-
-
 def _failed(task: int | None = None, error: str = "", at_s: float | None = None, **_place: object) -> TaskFailed | None:
     return TaskFailed(task, error or TOO_LONG, at_s=at_s) if task is not None else None
 
@@ -110,14 +106,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "the port could not be bound",
         ("couldn't bind HTTP server socket, hostname: {host:s}, port: {port:d}",),
         severity=ERROR,
-        causes=(
-            Cause(
-                "no_tls",
-                "a certificate is set, and this build has no TLS",
-                "use a llama-server built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and LLAMA_ARG_SSL_KEY_FILE",
-                ("the server is built without SSL support",),
-            ),
-        ),
         because="it could not listen on {host}:{port}",
         fix="stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
     ),
@@ -236,7 +224,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "allocating {:f} MiB on device {:d}: {:rest}",
             "failed to allocate {:rest}",
             "unable to allocate {:rest}",
-            "insufficient memory (attempted to allocate {:f} MB)",
             "failed to initialize the context: failed to allocate {:rest}",
             "^what(): std::bad_alloc{:rest}",
         ),
@@ -253,11 +240,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         fix=_LESS_MEMORY,
     ),
     LineClass(
-        "ggml_assert",
-        "the server aborted on a failed assertion",
-        ("GGML_ASSERT: {:rest}",),
+        "aborted",
+        "the server aborted",
+        (
+            "^terminate called {:rest}",
+            "^Segmentation fault{:rest}",
+            "^Aborted{:rest}",
+        ),
         severity=ERROR,
-        note="A bug in llama.cpp, or a combination of flags that it does not support. The process ends.",
+        note="A bug in llama.cpp, or a combination of flags that it does not support; the lines before it say why.",
         causes=(
             _abort(
                 "draft_of_other_model",
@@ -297,26 +288,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 ("^{:s}:{:d}: GGML_ASSERT({:rest}batch must be large enough to hold the sampled{:rest}",),
             ),
             _abort(
-                "assertion",
-                "an assertion of llama.cpp failed: GGML_ASSERT({message}",
-                _A_BUG,
-                ("^{:s}:{:d}: GGML_ASSERT({message:rest}", "GGML_ASSERT({message:rest}"),
-                general=True,
-            ),
-        ),
-    ),
-    LineClass(
-        "aborted",
-        "the server aborted",
-        (
-            "^terminate called {:rest}",
-            "^Segmentation fault{:rest}",
-            "^Aborted{:rest}",
-        ),
-        severity=ERROR,
-        note="The process ended; the lines before it say why.",
-        causes=(
-            _abort(
                 "draft_extra_tokens",
                 "the draft model drafted token {token}, which the target does not have",
                 _OF_THE_FAMILY,
@@ -333,11 +304,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             _abort(
                 "exception",
-                "llama.cpp aborted: {message}",
+                "llama.cpp aborted: {line}",
                 _A_BUG,
                 (
-                    "^what(): {message:rest}",
-                    *(f"^{{:s}}.{ending}:{{:d}}: {{message:rest}}" for ending in ("cpp", "c", "cu", "cuh", "h", "hpp")),
+                    "^what(): {:rest}",
+                    "^{:s}:{:d}: GGML_ASSERT({:rest}",
+                    *(f"^{{:s}}.{ending}:{{:d}}: {{:rest}}" for ending in ("cpp", "c", "cu", "cuh", "h", "hpp")),
                 ),
                 general=True,
             ),
@@ -429,11 +401,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "request_cancelled",
         "a client went away before its request was done",
-        (
-            "cancel task, id_task = {task:d}",
-            "request for conv_id={:s} cancelled while model name={:rest}",
-        ),
-        make=_cancelled,
+        ("cancel task, id_task = {task:d}",),
+        make=TaskCancelled,
         severity=NOTICE,
         note="Normal when a user interrupts; many mean that clients time out.",
     ),
@@ -480,7 +449,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "got exception: {:rest}",
             "got another exception: {:rest}",
             "slot| got exception: {:rest}",
-            "slot| failed to get embeddings, token = {:d}, seq_id = {:d}",
         ),
         make=_failed,
         severity=ERROR,
@@ -489,10 +457,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "unauthorized",
         "a request came without the right API key",
-        (
-            "unauthorized: Invalid API Key",
-            "Unauthorized: Invalid API Key",
-        ),
+        ("unauthorized: Invalid API Key",),
         severity=WARNING,
         note="A client, or a monitor, does not send the key.",
     ),
@@ -508,10 +473,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "llama_{:w}[{:d}] returned {:d}",
         ),
         severity=ERROR,
-        note=(
-            "On the prompt, the request fails with it; while drafting, the step goes without drafts. If it happens to "
-            "every request, this draft model or type does not work here: try without images, or without it."
-        ),
+        note="If it happens to every request, this draft model or type does not work here: try without images or it.",
     ),
     LineClass(
         "draft_degraded",
@@ -563,21 +525,14 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "token positions do not follow each other in recurrent memory",
         ("non-consecutive token position {:d} after {:d} for sequence {:d} with {:d} new tokens",),
         severity=NOTICE,
-        note=(
-            "Only recurrent and hybrid models print it. Normal, and by the thousand, when a prompt holds images, "
-            "whose tokens share positions. With text alone it means that a state was restored wrongly: update "
-            "llama.cpp."
-        ),
+        note="Normal, and by the thousand, when a prompt holds images. With text alone a state was restored wrongly.",
     ),
     LineClass(
         "kv_no_free_space",
         "no room for the batch in the KV cache",
         ("failed to find free space in the KV cache{:rest}",),
         severity=WARNING,
-        note=(
-            "KV pressure: the server tries again with smaller batches, which is slow. Raise the context size or "
-            "serve fewer slots."
-        ),
+        note="The server tries again with smaller batches, which is slow: raise the context or serve fewer slots.",
     ),
     LineClass(
         "slot_purged",
@@ -625,19 +580,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "{:w}: {:rest} not supported, set to disabled",
         ),
         severity=WARNING,
-        note=(
-            "The line names it, mostly Flash Attention: without it attention is slower, and the V cache cannot be "
-            "quantised. The GPU is too old for it, or llama.cpp was built without GGML_CUDA_FA."
-        ),
+        note="Mostly Flash Attention, of a GPU that is too old for it, or a build without GGML_CUDA_FA.",
     ),
     LineClass(
         "exposed",
         "open to those who reach the port",
-        (
-            "security: no API key is set and CORS allows all origins {:rest}",
-            "security: {:s} enabled - do not expose to untrusted environments",
-            "security: router mode enabled - do not expose to untrusted environments",
-        ),
+        ("security: {:rest}",),
         severity=NOTICE,
         note="Normal where it listens on 127.0.0.1 only. Tools read files and run commands on this machine.",
     ),
@@ -658,9 +606,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "cudaMemcpy{:rest}",
             "failed to find a memory slot for batch of size {:d}",
             "failed to find KV cache slot for ubatch of size {:d}",
-            "failed to prepare attention ubatches",
-            "failed to prepare attention base ubatches",
-            "failed to prepare attention swa ubatches",
+            "failed to prepare attention {:rest}",
             "failed to prepare recurrent ubatches",
         ),
     ),
