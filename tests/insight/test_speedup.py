@@ -168,7 +168,7 @@ def test_requests_beside_others_are_not_measured_against_a_baseline_of_one() -> 
     beside = [request(WALL - 10 - 5 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.5, 1.0)]
     picture = told(state(sorted(beside, key=lambda request_sample: request_sample.ended), BASE))
     assert picture.basis is Basis.ESTIMATED
-    assert "--concurrency 3" in picture.why
+    assert "--concurrency 4" in picture.why
     assert picture.verdict is not Paying.HURTING
 
 

@@ -24,8 +24,6 @@ time it polls the server, `specdash check` from cron and CI ([check](scripting.m
 - **Held back**: for 10 s after a server has started, rules that judge its work pause; so do rules marked "at work
   only" while nothing runs. A rule without data neither raises nor ends an alert; after 10 minutes without data it
   ends. While specdash itself gets no CPU, rules that judge a silence pause.
-- **Refuted**: an alert that later evidence disproved stays in the list with the reason, and `check --for` ignores
-  it.
 - **While settings are tried** (`tune`, `bench ab|sweep|matrix` on the service), restarts and failed starts are
   expected and not counted, and rules marked "not judged while settings are tried" pause.
 - **Explains**: of several active alerts, the one that explains the others is named as the likely cause.

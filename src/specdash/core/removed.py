@@ -132,6 +132,9 @@ REMOVED_SETTINGS: Mapping[str, str] = {
 
 
 REMOVED_RULES: Mapping[str, str] = {
+    "acceptance_collapse limits.least_before": "acceptance_collapse (limits.before)",
+    "acceptance_collapse limits.recent_requests": "acceptance_collapse (limits.drafts)",
+    "acceptance_collapse limits.sigma": "acceptance_collapse (limits.share)",
     "busy_too_long": "server_hung (limits.busy_s)",
     "checkpoint_thrash": "prompt_cache_lost",
     "clock_jumped": "",
@@ -161,6 +164,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "replay_thrash": "speculation_hurting (limits.share)",
     "restarted": "",
     "server_starved": "cpu_starved",
+    "server_hung limits.passing_s": "",
     "slot_nearly_full": "context_overflow (limits.slot)",
     "slot_thrash": "prompt_cache_lost (limits.takeovers)",
     "slots_disabled": "endpoint_unusable",
@@ -170,11 +174,11 @@ REMOVED_RULES: Mapping[str, str] = {
     "swapping": "memory_pressure (limits.swap_mib_per_s)",
     "unauthorized": "endpoint_unusable",
 }
-"""By alert rule, the one that took it over, if any."""
+"""By alert rule, or limit of one, what took it over, if any."""
 
 
 def removed_rule(rule: str) -> str | None:
-    """What became of a removed alert rule; None for any other."""
+    """What became of a removed alert rule, or a removed limit of one; None for any other."""
     if rule not in REMOVED_RULES:
         return None
     heir = REMOVED_RULES[rule] or "no rule"

@@ -257,7 +257,7 @@ class ReplaySession:
         count = max(1, math.ceil((wall - since) / CHART_STEP_S))
         points = {metric: self._points(metric, since, wall, count) for metric in Metric}
         happened = [event for event in self.events if event.at < wall and event.kind in _REMEMBERED]
-        return Memory(wall, points, (), happened, over, active)
+        return Memory(wall, points, happened, over, active)
 
     def _points(self, metric: Metric, since: float, until: float, count: int) -> list[tuple[float, float]]:
         width = (until - since) / count

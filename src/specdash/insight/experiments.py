@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio, ratio_of
-from specdash.system.text import percent, shortened
+from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
+from specdash.system.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -111,8 +111,6 @@ LEAST = 5
 """With fewer requests on a side, their kinds are not compared."""
 TIMES = 2.0
 """Medians of lengths that differ by more make a comparison unfair."""
-BUSY_TIMES = 1.5
-CACHED_APART = 0.25
 BACK_S = 1800.0
 """How far back requests count as before."""
 LATE_S = 0.3
@@ -263,43 +261,19 @@ def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
 
 
 def caveats(measures: Sequence[MeasureComparison], logged: Sides, reported: Sides) -> tuple[str, ...]:
-    """What makes the comparison unfair, in sentences without a full stop, the weightiest first."""
+    """What speaks against the verdicts, in sentences without a full stop, the weightiest first."""
     verdicts = {measure.name: measure.verdict for measure in measures}
     acceptance, decode = verdicts.get(MeasureName.ACCEPTANCE), verdicts.get(MeasureName.DECODE)
     found = []
     if {acceptance, decode} == {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}:
         found.append(f"acceptance got {acceptance} and decode {decode}: speed counts, acceptance only explains it")
     sides = logged if min(map(len, logged)) >= min(map(len, reported)) else reported
-    return (*found, *_differences(sides)) if min(map(len, sides)) >= LEAST else tuple(found)
-
-
-def _differences(sides: Sides) -> Iterable[str]:
-    """In what the requests of the two sides differ."""
     for what, name in (("prompts", "prompt_tokens"), ("answers", "decode_tokens")):
         before, after = (median(getattr(request, name) for request in side) for side in sides)
-        if before and after and max(before, after) > TIMES * min(before, after):
+        if min(map(len, sides)) >= LEAST and before and after and max(before, after) > TIMES * min(before, after):
             times, how = (after / before, "longer") if after > before else (before / after, "shorter")
-            yield f"{what} are {times:.1f}x {how} after ({before:.0f}, then {after:.0f} tokens)"
-    before, after = (_at_once(side) for side in sides)
-    if before and after and max(before, after) > BUSY_TIMES * min(before, after):
-        yield f"{before:.1f} requests ran at a time before, {after:.1f} after"
-    before, after = (
-        ratio(
-            (request.cached_tokens, request.prompt_tokens or 0) for request in side if request.cached_tokens is not None
-        )
-        for side in sides
-    )
-    if before is not None and after is not None and abs(before - after) > CACHED_APART:
-        yield f"the prompt cache gave {percent(before)} of the prompt tokens before, {percent(after)} after"
-
-
-def _at_once(samples: Iterable[ServedRequest]) -> float | None:
-    """How many requests ran at a time, on average over the time in which any ran; None without one that took time."""
-    end, parts = float("-inf"), []
-    for left, right in sorted((sample.began, sample.ended) for sample in samples):
-        parts.append((right - left, max(0.0, right - max(left, end))))
-        end = max(end, right)
-    return ratio(parts)
+            found.append(f"{what} are {times:.1f}x {how} after ({before:.0f}, then {after:.0f} tokens)")
+    return tuple(found)
 
 
 class _Kept(Struct):

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from specdash.core.records import Alert, AlertEvent, TimelineEvent
     from specdash.insight.charts import Metric
-    from specdash.insight.log.counter_log import Scrape
 
 
 class TargetObserver(Protocol):
@@ -38,8 +37,6 @@ class Memory(Struct, frozen=True):
 
     at: float
     points: Mapping[Metric, Sequence[tuple[float, float | None]]] = field(default_factory=dict)
-    scrapes: Sequence[Scrape] = ()
-    """Of the server process that runs still, oldest first."""
     events: Sequence[TimelineEvent] = ()
     """Restarts and changes of state, oldest first."""
     past: Sequence[Alert] = ()

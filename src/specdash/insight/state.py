@@ -225,7 +225,6 @@ class TargetState:
                 for at, value in points:
                     self.series[metric].append(at, value)
             self.timeline.extend(memory.events)
-            self.counters.remember(memory.scrapes)
             self.alerts.book.remember(memory.past, memory.active, memory.at)
 
     def _take(self, reading: Reading[Any]) -> None:
@@ -376,7 +375,7 @@ class TargetState:
         failure = self.latest[Source.METRICS].failure if Source.METRICS in self.latest else None
         # Builds that answer between batches only are late now and then: their answers are a moment old.
         fails = failure is not None and failure.kind is not FailureKind.TIMEOUT
-        return age if fails or self.counters.is_of_the_record or age > STALE_AFTER_S else None
+        return age if fails or age > STALE_AFTER_S else None
 
     def _forget(self, source: Source) -> None:
         self.latest.pop(source, None)
@@ -424,7 +423,7 @@ class TargetState:
             self._observer.on_point(metric, at, value)
 
     def _counters(self, at: float, counters: Counters) -> None:
-        before = self.counters.last if not self.counters.is_of_the_record else None
+        before = self.counters.last
         restarted = self.counters.add(at, counters, absent_since=self._absent_since)
         self._absent_since = None
         if restarted:

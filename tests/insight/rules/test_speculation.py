@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.experiment_data import record
 from insight.rules.judging import OK, Watch, process
 from insight.speedup_data import baseline, row_of, state
-from specdash.core.changes import Change, Role
-from specdash.core.masking import MASK
-from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import Counters, Reading, Slot, Slots, Source
 from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import OverError, shipped
@@ -142,37 +138,14 @@ def test_decode_slower_than_its_baseline_has_its_interval_and_the_fix_of_the_ver
         hurting(90.0, accepted=150)
 
 
-def drafted(at: float, accepted: int) -> RequestEvent:
-    return RequestEvent(
-        JUDGED + at, "s", f"r{at}", prompt_tokens=500, completion_tokens=100, duration_s=1.0,
-        draft_tokens=100, accepted_tokens=accepted,
-    )  # fmt: skip
-
-
-KEY, SECRET = Change(Role.BACKEND, "LLAMA_DRAFT_P_MIN", None, "0.1"), Change(Role.BACKEND, "LLAMA_API_KEY", MASK, MASK)
-
-
-@pytest.mark.parametrize(
-    ("changes", "fix"),
-    [
-        ((Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "16"),), (("LLAMA_DRAFT_MAX", "4"),)),
-        ((KEY, SECRET), (("LLAMA_DRAFT_P_MIN", None),)),
-        ((Change(Role.PROXY, "PROXY_PORT", "1", "2"),), ()),
-    ],
-)
-def test_a_collapse_after_an_apply_names_it_and_what_takes_it_back(
-    changes: tuple[Change, ...], fix: tuple[tuple[str, str | None], ...]
-) -> None:
-    watch = Watch(OWN)
-    watch.at = 300.0
-    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
-    before = [drafted(3.0 * at, 78 + at % 5) for at in range(60)]
-    watch.read(Source.PROXY_EVENTS, ProxyEvents((*before, *(drafted(200.0 + 5 * at, 9 + at % 4) for at in range(12)))))
-    watch.read(Source.APPLIES, (record(7, JUDGED + 185.0, changes=changes, step_seconds={}),))
-    watch.look(3, process=process(started=JUDGED), health=OK)
-    alert = watch.found("acceptance_collapse")
-    assert alert.fix == fix
-    assert ("apply 7" in alert.summary, "specdash rollback 7" in alert.remedy) == (bool(fix),) * 2
+def test_acceptance_that_falls_to_a_third_of_what_it_was_is_a_collapse_and_another_mix_of_work_is_none() -> None:
+    tools, prose, broken = (40.0, 160.0, 128.0, 40.0), (40.0, 160.0, 60.0, 40.0), (40.0, 160.0, 20.0, 40.0)
+    assert run("draft-simple", [tools] * 20 + [prose] * 12).raised() == set()
+    watch = run("draft-simple", [tools] * 20 + [broken] * 6)
+    assert watch.raised() == {"acceptance_collapse"}
+    summary = watch.found("acceptance_collapse").summary
+    assert summary.startswith("12 % of the last 800 draft tokens were accepted, and 74 %")
+    assert run("draft-simple", [broken] * 20).raised() == set(), "it never was better"
 
 
 @pytest.mark.parametrize(("back", "fix"), [(" (restore checkpoint)", (("LLAMA_DRAFT_MAX", "2"),)), ("", None)])

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from math import inf
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from specdash.core.readings import Counters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 KEEP_S = 3700.0
 """A little more than the longest window that can be chosen."""
@@ -53,15 +49,6 @@ class CounterLog:
         self.restarted_at: float | None = None
         self.drafted_at: float | None = None
         """When drafts were counted last."""
-        self.is_of_the_record = False
-        """Whether all scrapes were remembered, and none was seen yet."""
-
-    def remember(self, scrapes: Iterable[Scrape]) -> None:
-        """Begin with recorded scrapes; those of another process are replaced silently."""
-        for scrape in scrapes:
-            self.add(scrape.at, scrape.counters)
-        self.restarted_at = None
-        self.is_of_the_record = bool(self._scrapes)
 
     def add(self, at: float, counters: Counters, *, absent_since: float | None = None) -> bool:
         """Take in a scrape; True when it shows that the server was restarted, which forgets the ones before.
@@ -70,10 +57,6 @@ class CounterLog:
         began after that, so its totals count from zero then. A total that went back proves the same.
         """
         scrapes = self._scrapes
-        if self.is_of_the_record:
-            self.is_of_the_record = False
-            if absent_since is not None or went_back(scrapes[-1].counters, counters):
-                scrapes.clear()
         before = scrapes[-1] if scrapes else None
         restarted = before is not None and (absent_since is not None or went_back(before.counters, counters))
         began = absent_since if absent_since is not None else before.at if before and restarted else None

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.core.readings import ProcessTree
-    from specdash.core.records import Alert
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -87,35 +86,22 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{summary} at {backend.url}", tuple(evidence), remedy=remedy)
 
 
-def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
-    """It answers again, the same process, which was silent for a moment only and was not stopped."""
-    lasted = scene.picture.wall - alert.since
-    samples = scene.lately(lasted + limits["silent_s"])
-    again = any(start.at >= samples[0].at for start in scene.past.starts.seen)
-    stopped = any(one.process is not None and one.process.stopped for one in samples)
-    answers = alert.severity is AlertSeverity.CRITICAL and scene.is_fresh(Source.HEALTH)
-    if again or stopped or not answers or lasted >= limits["passing_s"]:
-        return ""
-    return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
-
-
 @rule(
     "Server hangs, or is busy for long",
     AlertSeverity.CRITICAL,
-    refute=server_hung_refuted,
     trial_s=60,
     clear_after_s=3,
     hold_back=False,
     chart="decode",
     explains=(*_CLIENTS, "slot_hung"),
     # A server that gets no CPU answers late, and one that answers late does not hang.
-    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30, "busy_s": 60},
+    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "busy_s": 60},
 )
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
-    debugger), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are taken. Refuted where it
-    was only slow. A warning where only /metrics or /slots do not answer: a long prompt blocks them in builds before
-    b10420; from b10420 on, where they hang for 30 s without a log line, the inference loop is stuck for good.
+    debugger), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are taken. A warning where
+    only /metrics or /slots do not answer: a long prompt blocks them in builds before b10420; from b10420 on, where they
+    hang for 30 s without a log line, the inference loop is stuck for good.
 
     - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
     - nvidia-smi, when it hangs too the driver is the cause

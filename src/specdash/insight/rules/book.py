@@ -43,8 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None:
-    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong, and neither
-    being alerts that were refuted.
+    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong.
 
     One that another active alert explains is a consequence. Among the rest, that wins which stands for the worst alert,
     itself or one that follows from it; then that which explains more, is worse itself, and began first.
@@ -172,12 +171,10 @@ class AlertBook:
         return trial.words if trial is not None else "settings were tried a moment ago"
 
     def _end(self, rule: Rule, subject: str, scene: RuleScene) -> list[AlertEvent]:
-        """Put an alert away, refuted where what is seen now shows that it was never so."""
+        """Put an alert away."""
         alert = self._seen[rule.id].pop(subject).alert
         if alert is None:
             return []
-        if refuted := rule.refute(scene, rule.limits, alert) if rule.refute is not None else "":
-            alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", refuted)))
         # The clock may have been set back in the meantime.
         ended = replace(alert, ended=max(scene.picture.wall, alert.raised))
         self.past.appendleft(ended)

@@ -110,8 +110,6 @@ class Rule(Struct, frozen=True):
     limits: Limits = field(default_factory=dict)
     enabled: bool = True
     judge: RuleFunction = lambda _scene, _limits: ()
-    refute: Callable[[RuleScene, Limits, Alert], str] | None = None
-    """Why an alert that is over was never so, in words; empty where it was."""
 
 
 _RULES: list[Rule] = []
@@ -154,7 +152,8 @@ def title_of(rule_id: str) -> str:
 def with_user_limits(
     rules: Iterable[Rule], text: str, name: str = "rules.toml", warn: Callable[[str], None] = lambda _: None
 ) -> tuple[Rule, ...]:
-    """The rules with a user's file applied. `warn` hears of each removed rule, which is ignored.
+    """The rules with a user's file applied. `warn` hears of each removed rule and limit, which are
+    ignored.
 
     Raises `InputError` for a malformed file, an unknown rule, field or limit, and a value that cannot be meant.
     """
@@ -174,6 +173,12 @@ def with_user_limits(
             raise InputError(f"{name}: unknown rule [{rule_id}]; {near(rule_id, by_id)}")
         if not isinstance(table, dict):
             raise InputError(f"{name}: {rule_id} wants a table, such as [{rule_id}]")
+        limits = table.get("limits")
+        if isinstance(limits, dict):
+            for limit in [*limits]:
+                if (gone := removed_rule(f"{rule_id} limits.{limit}")) is not None:
+                    warn(f"{name}: {gone}")
+                    del limits[limit]
         by_id[rule_id] = _changed(by_id[rule_id], table, f"{name} [{rule_id}]")
     return tuple(by_id.values())
 
