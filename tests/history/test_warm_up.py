@@ -10,8 +10,7 @@ from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.history.warm_up import warm_up
 from specdash.history.writer import Batch, Bounds, Writer
-from specdash.insight.charts import Metric
-from specdash.insight.observer import Memory
+from specdash.insight.charts import Memory, Metric
 from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
 

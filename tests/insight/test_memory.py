@@ -5,8 +5,7 @@ from msgspec.structs import replace
 from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.insight.charts import Metric
-from specdash.insight.observer import Memory
+from specdash.insight.charts import Memory, Metric
 from specdash.insight.state import TargetState
 
 NOW = 10_000.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.insight.rules.catalogue import FAMILIES, runbook, shipped
@@ -111,12 +110,8 @@ def _when(spec: Rule) -> str:
         words.append("at work only")
     if spec.hold_back:
         words.append("held back while the server settles")
-    if spec.trial_s is not None:
-        words.append(
-            "not judged while settings are tried"
-            if spec.trial_s == inf
-            else f"while settings are tried, after {spec.trial_s:g} s"
-        )
+    if not spec.in_trials:
+        words.append("not judged while settings are tried")
     if spec.of_drafts:
         words.append("over when the server is started again or does not speculate")
     if spec.needs:

@@ -22,9 +22,8 @@ from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.history.recorder import BEGAN
 from specdash.history.store import Store, target_name
-from specdash.insight.charts import Metric
+from specdash.insight.charts import Memory, Metric
 from specdash.insight.derive import of_alert
-from specdash.insight.observer import Memory
 from specdash.insight.picture import ProxyWindow, SpeculationViews
 from specdash.insight.state import TargetState
 

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from specdash.core.errors import SpecdashError
 from specdash.core.records import EventKind
 from specdash.history.store import Store, target_name
-from specdash.insight.charts import Metric
-from specdash.insight.observer import Memory
+from specdash.insight.charts import Memory, Metric
 
 if TYPE_CHECKING:
     from pathlib import Path

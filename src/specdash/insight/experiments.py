@@ -3,10 +3,9 @@ in docs/experiments.md."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from enum import StrEnum
 from itertools import takewhile
-from math import expm1, log
+from math import expm1, inf, log
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -149,45 +148,30 @@ def _short_value(value: str | None) -> str:
 
 
 class SideSpan(Struct, frozen=True):
-    """Which requests belong to one side: those that ran from `start` to `end`, and outside of all `breaks`.
-
-    A break is an apply that stopped something, from then to its end; the first request after it is cold.
-    """
+    """Which requests belong to one side: those that ran from `start` to `end`; after an apply the first one is cold."""
 
     start: float
     end: float
-    breaks: tuple[tuple[float, float], ...] = ()
+    is_after_apply: bool
 
     def fair(self, samples: Iterable[ServedRequest], late_s: float) -> tuple[ServedRequest, ...]:
-        """Its requests in the order in which they began, without those that an apply touched, and the first after
-        one."""
-        inside = [sample for sample in samples if self.start <= sample.began and sample.ended <= self.end]
-        inside.sort(key=lambda sample: sample.began)
-        begins = [sample.began for sample in inside]
-        cold = {bisect_left(begins, right + late_s) for _, right in self.breaks}
-        return tuple(
-            sample
-            for index, sample in enumerate(inside)
-            if index not in cold
-            and all(sample.ended <= left or sample.began >= right + late_s for left, right in self.breaks)
-        )
+        """Its requests in the order in which they began, without the cold one."""
+        start = self.start + late_s if self.is_after_apply else self.start
+        inside = [sample for sample in samples if start <= sample.began and sample.ended <= self.end]
+        return tuple(sorted(inside, key=lambda sample: sample.began)[int(self.is_after_apply) :])
 
 
-def spans(records: Sequence[ApplyRecord], index: int) -> tuple[SideSpan, SideSpan]:
-    """The time before and the time after the apply at `index`."""
-    here = records[index]
-    changed = [at for at, record in enumerate(records) if record.outcome in _CHANGED]
-    first = max((at for at in changed if at < index), default=None)
-    last = min((at for at in changed if at > index), default=None)
-    breaks = tuple(
-        (restarted_at(record), max(record.ended_at, restarted_at(record)))
-        for record in records[first or 0 : None if last is None else last + 1]
-        if record.outcome is not ApplyOutcome.REFUSED
-    )
+def spans(records: Sequence[ApplyRecord], here: ApplyRecord) -> tuple[SideSpan, SideSpan]:
+    """The time before and the time after an apply, up to its neighbours that stopped anything."""
     restart = restarted_at(here)
-    since = max(restart - BACK_S, records[first].ended_at if first is not None else 0.0)
-    until = restarted_at(records[last]) if last is not None else float("inf")
-    return SideSpan(since, restart, breaks), SideSpan(max(here.ended_at, restart), until, breaks)
+    others = [record for record in records if record.outcome is not ApplyOutcome.REFUSED and record is not here]
+    ended = [max(record.ended_at, restarted_at(record)) for record in others if restarted_at(record) <= restart]
+    until = min((restarted_at(record) for record in others if restarted_at(record) > restart), default=inf)
+    since = max([restart - BACK_S, *ended])
+    return (
+        SideSpan(since, restart, is_after_apply=since in ended),
+        SideSpan(max(here.ended_at, restart), until, is_after_apply=True),
+    )
 
 
 class _Kind(Struct, frozen=True):
@@ -319,7 +303,7 @@ class Experiments:
         kept = self._kept
         if kept is None or kept.record != records[index]:
             kept = self._kept = _Kept(records[index])
-        both = spans(records, index)
+        both = spans(records, records[index])
         logged, reported = self.samples.logged, self.samples.reported.values()
         sides = _sides(both, kept.sides[0], logged, LATE_S), _sides(both, kept.sides[1], reported, 0.0)
         if sides != kept.sides or not kept.measures:

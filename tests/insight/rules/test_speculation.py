@@ -15,7 +15,6 @@ from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import OverError, shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
-from specdash.llama.log.parser import LogParser
 
 OWN = tuple(rule for rule in shipped() if rule.family == "speculation")
 LIMITS = {rule.id: rule.limits for rule in OWN}
@@ -124,7 +123,7 @@ def hurting(rate: float, *, accepted: int = 20, **drafter: Any) -> list[tuple[st
     server.apply(Reading.known(Source.METRICS, NOW - 1, totals(2400, 4800, 240, 400)))
     picture = server.picture(NOW, WALL, 300.0)
     picture = replace(picture, views=replace(picture.views, drafter=replace(picture.views.drafter, **drafter)))
-    scene = RuleScene(picture, PictureHistory(), server.experiments.samples)
+    scene = RuleScene(picture, PictureHistory())
     return [(symptom.summary, symptom.fix) for symptom in speculation_hurting(scene, LIMITS["speculation_hurting"])]
 
 
@@ -146,20 +145,6 @@ def test_acceptance_that_falls_to_a_third_of_what_it_was_is_a_collapse_and_anoth
     summary = watch.found("acceptance_collapse").summary
     assert summary.startswith("12 % of the last 800 draft tokens were accepted, and 74 %")
     assert run("draft-simple", [broken] * 20).raised() == set(), "it never was better"
-
-
-@pytest.mark.parametrize(("back", "fix"), [(" (restore checkpoint)", (("LLAMA_DRAFT_MAX", "2"),)), ("", None)])
-def test_rejected_drafts_that_are_paid_twice_are_an_alert_where_no_verdict_is_known(back: str, fix: object) -> None:
-    watch, parser = Watch(OWN), LogParser()
-    watch.state.retarget(replace(watch.state.target, parameters=(("spec-draft-n-max", "8"),)))
-    for second in range(10, 60):
-        steps = [f"accepted 2/8 draft tokens{back}", "accepted 2/2 draft tokens"] * 5
-        lines = (f"0.{second}.{at}00.000 I slot   operator(): id  0 | task 1 | {one}\n" for at, one in enumerate(steps))
-        watch.read(Source.LOG, parser.feed("".join(lines).encode()))
-        watch.look(1, slots=speculating("draft-simple"), process=process(), health=OK)
-    alert = watch.alert("speculation_hurting")
-    assert (alert.fix if alert else None) == fix
-    assert alert is None or "of verification steps restored a checkpoint" in alert.summary
 
 
 def test_speculation_that_was_asked_for_and_is_not_there() -> None:

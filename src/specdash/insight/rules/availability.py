@@ -34,7 +34,7 @@ _LOST = {
     Source.SLOTS: ("LLAMA_ARG_ENDPOINT_SLOTS", "running requests and the state of drafting"),
 }
 """By endpoint: what switches it on, and what is not seen without it."""
-_CLIENTS = ("upstream_unreachable", "proxy_errors", "clients_leaving", "requests_waiting")
+_CLIENTS = ("upstream_unreachable", "proxy_errors", "requests_waiting")
 """What clients notice of a server that does not answer."""
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
@@ -43,7 +43,7 @@ APPLY_S = 60.0
 @rule(
     "Server is down",
     AlertSeverity.CRITICAL,
-    trial_s=120,
+    in_trials=False,
     clear_after_s=0,
     hold_back=False,
     chart="decode",
@@ -89,13 +89,13 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Server hangs, or is busy for long",
     AlertSeverity.CRITICAL,
-    trial_s=60,
+    in_trials=False,
     clear_after_s=3,
     hold_back=False,
     chart="decode",
     explains=(*_CLIENTS, "slot_hung"),
     # A server that gets no CPU answers late, and one that answers late does not hang.
-    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "busy_s": 60},
+    limits={"silent_s": 5, "starved_s": 30, "busy_s": 60},
 )
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
@@ -114,8 +114,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     ages = (scene.source(source).age_s for source in (Source.HEALTH, Source.METRICS))
     silent = min((age for age in ages if age is not None), default=None)
     unheard = silent if silent is not None else scene.now - scene.past.since(0.0)[0].at
-    starved = process is not None and (process.cpu_wait or 0.0) >= limits["cpu_wait"]
-    signs = replace(backend.signs, unheard_s=unheard, cpu_starved=starved)
+    signs = replace(backend.signs, unheard_s=unheard)
     found = of_server(signs, limits)
     late = [one for one in backend.sources if one.failure is FailureKind.TIMEOUT and one.source in _LOST]
     names = " and ".join(f"/{one.source}" for one in late) or "/metrics"
@@ -178,7 +177,7 @@ def _gpu_use(scene: RuleScene) -> str:
     needs=(Source.SLOTS,),
     while_idle=False,
     chart="decode",
-    explains=("clients_leaving", "requests_waiting", "zero_acceptance"),
+    explains=("requests_waiting", "zero_acceptance"),
     limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
 )
 def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -284,8 +283,9 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.CRITICAL,
     clear_after_s=30,
     hold_back=False,
+    in_trials=False,
     explains=(*_CLIENTS, "backend_down", "loading_too_long"),
-    limits={"starts": 3, "seconds": 600},
+    limits={"starts": 3, "window_s": 600},
 )
 def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server has started several times within minutes and ended each time by itself: it crashes while loading or at
@@ -302,14 +302,12 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     starts = [
         start
         for start in scene.past.starts.seen
-        if start.at >= scene.now - limits["seconds"]
-        and not start.on_trial
-        and all(abs(wall - start.wall) > APPLY_S for wall in applied)
+        if start.at >= scene.now - limits["window_s"] and all(abs(wall - start.wall) > APPLY_S for wall in applied)
     ]
     if len(starts) < limits["starts"]:
         return
     yield Symptom(
-        f"it started {len(starts)} times within {duration(limits['seconds'])}",
+        f"it started {len(starts)} times within {duration(limits['window_s'])}",
         (("the last", ", ".join(clock(start.wall) for start in starts[-5:])),),
     )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specdash.core.readings import Source
 
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
-"""A name in braces in a rule's texts (pid, port, url, folder, upstream); in capitals where its value is not known."""
+"""A name in braces in a rule's texts (pid, port, url, upstream); in capitals where its value is not known."""
 
 
 class Runbook(Struct, frozen=True):
@@ -92,9 +92,9 @@ class Rule(Struct, frozen=True):
     """How long it must be gone."""
     hold_back: bool = True
     """Not judged while the server loads or has just begun, nor within `SETTLE_S` of it."""
-    trial_s: float | None = None
-    """While settings are tried on the server, the symptom must last so long: trials cause it. Infinite: it is not
-    judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
+    in_trials: bool = True
+    """Whether it is judged while settings are tried on the server; where trials cause its symptom it is not, nor for
+    its `window_s` afterwards."""
     of_drafts: bool = False
     """Whether it is about drafts: its alerts are over where the server is seen not to speculate, and when another is
     started, trials apart."""

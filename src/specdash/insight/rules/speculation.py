@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import pairwise
-from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
@@ -35,7 +34,7 @@ _SHARES = (1 / 30, 1 / 9, 1 / 3, 1.0)
     AlertSeverity.WARNING,
     needs=(Source.METRICS,),
     counters=("draft_tokens",),
-    trial_s=inf,
+    in_trials=False,
     of_drafts=True,
     clear_after_s=60,
     explains=("speculation_hurting",),
@@ -77,19 +76,18 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Speculation slows decode down",
     AlertSeverity.WARNING,
-    trial_s=inf,
+    in_trials=False,
     of_drafts=True,
     raise_after_s=20,
     clear_after_s=60,
     chart="decode",
     # Finished requests that it must rest on; 0, since the verdict judges that itself.
-    limits={"requests": 0, "window_s": 60, "steps": 50, "share": 0.5},
+    limits={"requests": 0},
 )
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
-    cost more than accepted tokens save. Or, where that is not known, most rejected drafts are paid twice: a recurrent
-    or hybrid model cannot drop rejected tokens from its memory, and every step that rejects one restores a checkpoint
-    and decodes what was accepted again (seen in the log of LLAMA_TRACE=1, or verbosity 5).
+    cost more than accepted tokens save. On a recurrent or hybrid model that cannot drop rejected tokens from its
+    memory, every step that rejects one restores a checkpoint and decodes what was accepted again.
 
     - the speed-up panel: measured, or an estimate? tokens per decode against mean accepted length
     - specdash baseline record, for a measured figure
@@ -97,33 +95,23 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     Take the change that the verdict names: shorter drafts, or no speculation. docs/speedup.md explains the figure.
     """
-    speedup, window = scene.picture.speedup, limits["window_s"]
+    speedup = scene.picture.speedup
     kind, (_, _, fix) = kind_of(speedup), advice(speedup, scene.picture.views.drafter)
     if kind in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE):
         raise OverError  # no warning may stand beside the figure that says the contrary
-    steps, accepted = scene.logged("steps", window), scene.logged("accepted", window)
-    replays = max(scene.logged("replays", window), scene.logged("speculative restored", window))
-    evidence = [("steps that were decoded again", f"{replays:.0f} of {steps:.0f}" if steps else UNKNOWN)]
     if kind is VerdictKind.COSTS and speedup.value is not None and speedup.requests >= limits["requests"]:
         known = speedup.low is not None and speedup.high is not None
         bounds = f" ({speedup.low:.2f} to {speedup.high:.2f})" if known else ""
-        summary = f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation"
-        evidence += [
-            ("basis", str(speedup.basis)),
-            ("requests", str(speedup.requests)),
-            ("tokens per step", number(scene.picture.backend.speculation.mean_accepted_length, 2)),
-            ("break-even", number(speedup.break_even_length, 2)),
-        ]
-    elif steps >= limits["steps"] and replays >= limits["share"] * steps:
-        summary = f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again"
-        evidence.append(("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"))
-        # As long as what is accepted, so that fewer steps reject any.
-        longest, wanted = parameter(scene, "spec-draft-n-max") or "", max(1, round(accepted / steps))
-        is_shorter = longest.isdigit() and wanted < int(longest)
-        fix = (("LLAMA_DRAFT_MAX", str(wanted)),) if is_shorter else WITHOUT
-    else:
-        return
-    yield Symptom(summary, tuple(evidence), fix=fix)
+        yield Symptom(
+            f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
+            (
+                ("basis", str(speedup.basis)),
+                ("requests", str(speedup.requests)),
+                ("tokens per step", number(scene.picture.backend.speculation.mean_accepted_length, 2)),
+                ("break-even", number(speedup.break_even_length, 2)),
+            ),
+            fix=fix,
+        )
 
 
 @rule(
@@ -131,7 +119,7 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.WARNING,
     needs=(Source.METRICS,),
     counters=("draft_tokens", "predicted_tokens"),
-    trial_s=inf,
+    in_trials=False,
     of_drafts=True,
     clear_after_s=0,
     explains=("speculation_hurting", "acceptance_collapse"),
@@ -217,7 +205,7 @@ def _in_vain(samples: Sequence[PictureSample], limits: Limits) -> tuple[float, f
 @rule(
     "Runs without speculation",
     AlertSeverity.WARNING,
-    trial_s=inf,
+    in_trials=False,
     of_drafts=True,
     raise_after_s=3,
     clear_after_s=3,

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
+from specdash.insight.log.counter_log import decoded
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import DraftTally
 from specdash.insight.speculation import speculation
-from specdash.insight.speculation.acceptance import decoded
 from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
     VERIFY_COSTS,
@@ -32,7 +32,7 @@ from specdash.insight.speedup.estimate import (
     sampled,
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
-from specdash.system.stats import Z_95, Interval, ratio
+from specdash.system.stats import Z_95, Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,16 +90,13 @@ class _Pool(Struct, frozen=True):
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeedUpPicture:
     """The speed-up part of the picture. The caller holds the state's lock; `now` and `wall` are one moment."""
-    drafting = state.log.drafting
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
     pool = _pool(state, now, wall, window_s)
-    is_full = len(pool.chosen) == MOST
-    cost = drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s)
     samples, chosen = state.experiments.samples, pool.chosen
     key = (
         samples,
-        (samples.version, cost) if len(chosen) < HELD_REQUESTS else int(chosen[-1].ended / EVERY_S),
+        samples.version if len(chosen) < HELD_REQUESTS else int(chosen[-1].ended / EVERY_S),
         int(chosen[0].ended / EVERY_S) if chosen else _counted(state, now, window_s),
         pool.held,
         state.baselines,
@@ -108,8 +105,9 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         # What is known of a speed grows less sure by the minute.
         int(wall / 60.0),
     )
-    picture = state.memo.once(("speedup", window_s), key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
-    return replace(picture, by_type=drafting.figures())
+    if window_s not in state.speedups or state.speedups[window_s][0] != key:
+        state.speedups[window_s] = key, _picture(state, pool, (now, wall, window_s))
+    return replace(state.speedups[window_s][1], by_type=state.log.by_type)
 
 
 def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool:
@@ -140,7 +138,7 @@ def _started(state: TargetState, now: float, wall: float) -> float:
     return max([*restarts[-1:], *([wall - uptime] if uptime is not None else [])], default=-inf)
 
 
-def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
+def _picture(state: TargetState, pool: _Pool, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
     rows: list[tuple[ServedRequest, float, Pair | None]] = []
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
@@ -164,17 +162,15 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     effort = effort_of(samples) if samples else _counted(state, now, window_s)
     if effort is None:
         return SpeedUpPicture()
-    at_once = ratio((count * (sample.decode_s or 0.0), sample.decode_s or 0.0) for sample, count, _ in about)
-    share = _draft_share(state, effort, cost, at_once)
     if covered and reference is not None:
         picture = _measured(pairs, samples, reference, len(rows) - len(covered), held=pool.held)
     else:
         costs = verify_costs_of(state), draft_costs_of(speculation.chain_of(state), effort.drafted_per_step)
-        picture = _estimated(effort, share, why_not, costs)
+        picture = _estimated(effort, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
-    return replace(picture, mean_accepted_length=effort.length, draft_share=share)
+    return replace(picture, mean_accepted_length=effort.length)
 
 
 def _measured(
@@ -214,13 +210,12 @@ def _measured(
 
 
 def _estimated(
-    effort: DecodeTotals, share: float | None, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
+    effort: DecodeTotals, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
-    found = leviathan(effort.length, effort.drafted_per_step, share, *costs)
-    how = "from tokens per step"
-    how += " and the time spent drafting" if share is not None else "; what drafting costs is assumed"
+    found = leviathan(effort.length, effort.drafted_per_step, *costs)
+    how = "from tokens per step; what drafting costs is assumed"
     how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
     found = sampled(found, effort)
     verdict = _verdict(found)
@@ -294,15 +289,6 @@ def _is_unseen(looks: Sequence[tuple[float, int]], sample: ServedRequest, at_onc
     first = bisect_left(looks, sample.ended - (sample.decode_s or 0.0), key=itemgetter(0))
     busy = [count for _, count in islice(looks, first, bisect_right(looks, sample.ended, key=itemgetter(0)))]
     return len(busy) >= 2 and sum(busy) / len(busy) > at_once + 0.5
-
-
-def _draft_share(state: TargetState, effort: DecodeTotals, cost: float | None, beside: float | None) -> float | None:
-    """Share of decode time that went into drafting. All slots wait while one drafts."""
-    if cost is not None and effort.seconds > 0 and beside is not None:
-        return min(0.95, cost * effort.drafts.drafted * beside / effort.seconds)
-    chain = speculation.chain_of(state)
-    # A look into a table of n-grams costs microseconds.
-    return 0.0 if chain and not any(item.reads_draft_model for item in chain) else None
 
 
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
