@@ -3,8 +3,8 @@
 import pytest
 
 from specdash.core.readings import Counters
+from specdash.insight.log.counter_log import exact_accepted, resolution
 from specdash.insight.request import NO_DRAFTS, DraftTally
-from specdash.insight.speculation.acceptance import exact_accepted, resolution
 from specdash.insight.windowed import Windowed
 
 

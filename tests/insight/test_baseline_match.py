@@ -94,13 +94,6 @@ def test_nothing_is_said_of_what_was_not_recorded() -> None:
     assert Reference([baseline(448, 2)]).at(500, 1) is None
 
 
-def test_time_beside_others_counts_as_such() -> None:
-    found = LINE.over(500, {1: 1.0, 4: 1.0})
-    assert found is not None
-    # A second alone yields 50 tokens, one beside three others 20.
-    assert 2.0 / found == pytest.approx(70.0)
-
-
 def test_a_single_long_context_says_nothing_of_short_ones() -> None:
     line = Reference([baseline(8192)])
     assert line.at(100, 1) is None

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import Counters
-from specdash.insight.log.counter_log import CounterLog
-from specdash.insight.speculation.acceptance import between
+from specdash.insight.log.counter_log import CounterLog, between
 
 
 def scrape(drafted: int, accepted: int, **more: float) -> Counters:

@@ -46,7 +46,7 @@ def test_a_shorter_draft_is_named_with_what_it_would_gain() -> None:
     assert found.best_length == 3
     assert found.best_gain is not None
     assert 0.1 < found.best_gain < 0.3
-    assert "the 4th draft token is accepted in 20 % of steps: a draft length of 3 would be" in found.verdict
+    assert "; draft length 3 would be" in found.verdict
     assert found.verdict.endswith("% faster (estimate).")
 
 
@@ -71,7 +71,7 @@ def test_what_the_engine_cut_off_is_told() -> None:
     assert (found.type, found.asked_length, found.block_size, found.effective_length) == ("draft-dflash", 15, 8, 7)
     assert found.clamps == ("15 asked, 7 drafted: the draft's block has 8 tokens",)
     assert found.acceptance == pytest.approx(8 / 1558)
-    assert "no draft length up to 7 would pay" in found.verdict
+    assert "draft length 1 would be" in found.verdict
 
 
 def test_in_a_chain_the_log_tells_the_types_apart() -> None:
@@ -105,8 +105,6 @@ def test_nor_from_a_chain_whose_types_nobody_tells_apart() -> None:
     state = counted(state_of("draft-mtp,ngram-mod", model=QWEN), (50, *(30,) * 63), steps=60, drafted=3000)
     found = seen(state)
     assert (found.type, found.of_chain, found.best_length) == ("draft-mtp", True, None)
-    assert len(found.bins) == 8
-    assert found.bins[-1] == replace(found.bins[-1], first=32, last=63)
 
 
 def test_against_a_recorded_baseline_the_cost_is_measured() -> None:
@@ -129,14 +127,6 @@ def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
     assert verdict_of(nothing) == "No draft was verified yet."
     assert "does not fit" in verdict_of(replace(nothing, acceptance=0.0, steps=50))
     assert verdict_of(replace(nothing, acceptance=0.5, mean_accepted_length=2.0)) == "50 % accepted."
-    wasted = DrafterPicture(
-        type="ngram-mod", steps=9, acceptance=0.1, mean_accepted_length=5.8, break_even_length=9.0, effective_length=64
-    )
-    words = "of 48 tokens a draft 4.8 are used: shorter ones would waste less (estimate)."
-    assert verdict_of(wasted, (0.5,), 48.0).endswith(words)
-    longer = replace(nothing, steps=99, acceptance=0.9, mean_accepted_length=2.8, best_length=2, best_gain=0.0)
-    assert "no shorter draft" in verdict_of(longer, (0.95, 0.9), 2)
-    assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2), (0.95, 0.9), 2)
 
 
 drafts = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(lambda found: tuple(sorted(found, reverse=True)))

@@ -13,10 +13,9 @@ from specdash.insight.picture import (
     BackendPicture,
     BackendState,
     Picture,
-    RouterModelPicture,
-    RouterPicture,
     SpeculationViews,
 )
+from specdash.insight.router import RouterModelPicture, RouterPicture
 from specdash.insight.speedup.verdict import Verdict, VerdictKind, verdict
 
 URL = "http://gpu1:8080"

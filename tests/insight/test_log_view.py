@@ -1,6 +1,6 @@
 """The live view of a log keeps the verification steps of each slot's current task."""
 
-from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, Touched, VerificationSteps, WarningTally
+from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, VerificationSteps, WarningTally
 from specdash.insight.log.log_view import LogView, SlotSteps
 from specdash.insight.request import DraftTally
 
@@ -34,22 +34,6 @@ def test_another_task_of_the_slot_begins_anew() -> None:
     assert view.slot_steps == {0: SlotSteps(8, steps(8, 4, 1), 1.8)}
     window = view.live_steps(100.0, 10.0)
     assert (window.drafted, window.accepted, window.steps) == (24, 13, 3)
-
-
-def find_slot(first_s: float, last_s: float, *slots: int) -> WarningTally:
-    return WarningTally("find_slot_non_consecutive", 9, first_s, last_s, "find_slot: ...", Touched(slots))
-
-
-def test_a_storm_whose_lines_name_slots_alone_touches_the_tasks_that_these_ran() -> None:
-    view = LogView()
-    view.add(1.0, LogBatch(2, facts=(TaskLaunched(0, 5, at_s=1.0), TaskLaunched(1, 6, at_s=1.1))))
-    view.add(2.0, LogBatch(9, warnings=(find_slot(1.5, 1.9, 0),)))
-    (storm,) = view.storms.newest_first
-    assert storm.seen.tasks.ids == (5,)
-    launched = (TaskLaunched(0, 7, at_s=2.0), TaskLaunched(0, 8, at_s=2.4), TaskLaunched(0, 9, at_s=2.9))
-    view.add(3.0, LogBatch(9, facts=launched, warnings=(find_slot(2.1, 2.5, 0),)))
-    (storm,) = view.storms.newest_first
-    assert storm.seen.tasks.ids == (5, 7, 8)
 
 
 def test_what_the_log_told_of_the_past_is_not_counted_as_happening_now() -> None:

@@ -1,16 +1,11 @@
 """A state that begins with a record: what happened before counts as past, and nothing false follows from it."""
 
-import math
-
 from msgspec.structs import replace
 
 from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.insight.charts import Metric
-from specdash.insight.log.counter_log import Scrape
-from specdash.insight.observer import Memory
-from specdash.insight.picture import BackendState
+from specdash.insight.charts import Memory, Metric
 from specdash.insight.state import TargetState
 
 NOW = 10_000.0
@@ -36,33 +31,6 @@ def look(state: TargetState, at: float, tokens: float) -> None:
 def test_charts_show_what_was_before_the_user_looked() -> None:
     state = begun(Memory(NOW, points={Metric.DECODE: [(NOW - 30.0, 40.0), (NOW - 20.0, None), (NOW - 10.0, 60.0)]}))
     assert state.columns(Metric.DECODE, NOW, 40.0, 4) == [40.0, None, 60.0, None]
-
-
-def test_the_window_reaches_back_into_the_record_of_the_same_process() -> None:
-    state = begun(Memory(NOW, scrapes=[Scrape(NOW - 100.0, counters(1000.0)), Scrape(NOW - 5.0, counters(2000.0))]))
-    look(state, NOW, 3000.0)
-    picture = state.picture(NOW, WALL, 300.0)
-    assert picture.backend.state is BackendState.LIVE
-    assert picture.backend.speculation.acceptance.window.value == 0.5
-
-
-def test_another_process_since_the_record_is_no_restart_and_leaves_nothing_of_the_old_one() -> None:
-    state = begun(Memory(NOW, scrapes=[Scrape(NOW - 3000.0, counters(9000.0))]))
-    look(state, NOW, 10.0)
-    look(state, NOW + 1.0, 20.0)
-    picture = state.picture(NOW + 1.0, WALL + 1.0, 3600.0)
-    assert picture.backend.state is BackendState.LIVE
-    assert [event.kind for event in picture.timeline] == []
-    window = state.counters.window(NOW + 1.0, 3600.0)
-    assert window is not None
-    assert window[0].at == NOW
-
-
-def test_what_the_server_did_between_record_and_first_look_is_no_speed_of_now() -> None:
-    state = begun(Memory(NOW, scrapes=[Scrape(NOW - 3000.0, replace(counters(1000.0), predicted_seconds=10.0))]))
-    state.apply(Reading.known(Source.METRICS, NOW, replace(counters(90_000.0), predicted_seconds=900.0)))
-    assert all(math.isnan(value) for _, value in state.series[Metric.DECODE].since(0.0))
-    assert state.picture(NOW, WALL).backend.decode.basis == "lifetime"
 
 
 def test_alerts_that_were_over_are_past_and_events_are_on_the_timeline() -> None:

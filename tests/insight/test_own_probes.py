@@ -111,7 +111,7 @@ def test_then_its_clients_alone_are_counted() -> None:
     assert (acceptance.window.value, acceptance.lifetime.value) == pytest.approx((60 / 90, 60 / 90))
     assert picture.backend.speculation.draft_tokens_total == 90
     assert picture.speedup.requests == 1
-    assert picture.backend.decode.value == pytest.approx(50.0), "100 steps in 2 s"
+    assert picture.backend.decode.value == pytest.approx(50.5), "101 tokens in 2 s"
 
 
 def test_a_server_that_counts_less_than_the_note_says_is_another_one() -> None:

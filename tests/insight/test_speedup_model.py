@@ -9,7 +9,6 @@ from specdash.insight.request import ServedRequest
 from specdash.insight.speedup.estimate import Pair, break_even, compared, effort_of, leviathan
 
 tokens = st.integers(2, 4000)
-shares = st.none() | st.floats(0, 1)
 requests = st.builds(
     lambda count, hit, missed, rate: request(
         tokens=count, accepted=min(hit, count - 1), drafted=hit + missed, rate=rate
@@ -21,28 +20,20 @@ requests = st.builds(
 )
 
 
-def estimate(sample: ServedRequest, share: float | None) -> tuple[float, float, float]:
-    effort = effort_of([sample])
-    assert effort.length is not None
-    found = leviathan(effort.length, effort.drafted_per_step, share)
-    return found.low, found.value, found.high
-
-
 def test_the_published_formula_is_the_upper_bound() -> None:
     # Leviathan et al. 2023: E = (1 - a^(g+1)) / (1 - a), speed-up E / (g c + 1), here for a = 0.8, g = 5, c = 0.1.
     length, drafted, cost = (1 - 0.8**6) / (1 - 0.8), 5, 0.1
-    share = drafted * cost / (1 + drafted * cost)
-    assert leviathan(length, drafted, share, (0.0, 0.2, 0.8)).high == pytest.approx(length / (drafted * cost + 1))
+    assert leviathan(length, drafted, (0.0, 0.2, 0.8), (cost,) * 3).high == pytest.approx(length / (drafted * cost + 1))
 
 
-@given(requests, shares)
-def test_at_the_break_even_length_the_estimate_is_one(request_sample: ServedRequest, share: float | None) -> None:
+@given(requests)
+def test_at_the_break_even_length_the_estimate_is_one(request_sample: ServedRequest) -> None:
     effort = effort_of([request_sample])
     assert effort.length is not None
     drafted = effort.drafted_per_step
-    found = leviathan(effort.length, drafted, share)
+    found = leviathan(effort.length, drafted)
     length, acceptance = break_even(effort.length, found.value, drafted)
-    assert leviathan(length, drafted, share).value == pytest.approx(1.0)
+    assert leviathan(length, drafted).value == pytest.approx(1.0)
     if acceptance is not None and length >= 1:
         assert 1 + acceptance * drafted == pytest.approx(length)
 

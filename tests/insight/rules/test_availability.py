@@ -26,8 +26,7 @@ from specdash.core.readings import (
     Slots,
     Source,
 )
-from specdash.core.records import Alert, AlertSeverity
-from specdash.insight.rules.book import likely_cause
+from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import runbook, shipped
 
 REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET
@@ -141,30 +140,6 @@ def test_what_is_raised_while_a_server_does_this(
             alert = watched.found(rule)
             assert words in alert.summary
             assert severity in (None, alert.severity)
-
-
-@pytest.mark.parametrize(
-    ("hang", "back", "is_refuted"),
-    [
-        ([(7, {"health": TIMEOUT, "process": process()})], WELL, True),
-        ([(7, {"health": TIMEOUT, "process": process(stopped=True)})], WELL, False),
-        ([(60, {"health": TIMEOUT, "process": process()})], WELL, False),
-        ([(7, {"health": TIMEOUT, "process": process()}), (2, {"health": REFUSED, "process": ENDED})],
-         {**BEGUN, "process": process(11, started=WALL + 30)}, False),
-    ],
-    ids=["for a moment", "stopped", "for long", "ended by a restart"],
-)  # fmt: skip
-def test_a_hang_is_refuted_by_the_same_process_that_answers_soon_and_is_no_cause_any_more(
-    hang: list[tuple[float, dict[str, Any]]], back: dict[str, Any], is_refuted: bool
-) -> None:
-    watch = live()
-    for seconds, readings in hang:
-        watch.look(seconds, **readings)
-    watch.look(5, **back)
-    (alert,) = (alert for alert in watch.state.alerts.picture().past if alert.rule == "server_hung")
-    assert alert.refuted is is_refuted
-    assert Alert.from_json(alert.to_json()) == alert
-    assert (likely_cause([alert], shipped()) is None) is is_refuted
 
 
 def test_where_specdash_gets_no_cpu_it_says_so_and_blames_no_one_for_silence() -> None:

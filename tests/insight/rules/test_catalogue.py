@@ -84,7 +84,7 @@ def test_a_removed_rule_is_a_warning_that_names_the_rule_that_took_it_over() -> 
     rules = with_user_limits(shipped(), "[slot_thrash]\nenabled = false\n[clock_jumped]\n", "r.toml", heard.append)
     assert rules == shipped()
     assert heard == [
-        "r.toml: the rule slot_thrash was removed and is ignored: prompt_cache_lost (limits.takeovers) took it over",
+        "r.toml: the rule slot_thrash was removed and is ignored: prompt_cache_lost took it over",
         "r.toml: the rule clock_jumped was removed and is ignored: no rule took it over",
     ]
     for removed, heir in REMOVED_RULES.items():

@@ -14,7 +14,7 @@ from specdash.tui.action_table import read_keys
 from specdash.tui.view import View
 from specdash.tui.widgets.alerts import detail_lines
 
-NAMES = ("pid", "port", "url", "folder", "upstream")
+NAMES = ("pid", "port", "url", "upstream")
 LITERAL = re.compile(r"\b(" + "|".join(NAMES).upper() + r")\b|\{\w+\}")
 SPECS = {rule.id: rule for rule in shipped()}
 
@@ -47,8 +47,8 @@ def test_no_placeholder_is_left_whose_value_is_known_and_those_unknown_are_clear
 
 
 def test_a_value_cannot_be_more_than_a_word_of_the_command() -> None:
-    assert "df -h '/a b; rm -rf ~'" in texts("disk_full", (("folder", "/a b; rm -rf ~"),))
-    assert "\x1b" not in texts("disk_full", (("folder", "/\x1b[2J"),))
+    assert "curl -s '/a b; rm -rf ~'/health" in texts("upstream_unreachable", (("upstream", "/a b; rm -rf ~"),))
+    assert "\x1b" not in texts("upstream_unreachable", (("upstream", "/\x1b[2J"),))
 
 
 def hung() -> Watch:

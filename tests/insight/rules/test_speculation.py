@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.experiment_data import record
 from insight.rules.judging import OK, Watch, process
 from insight.speedup_data import baseline, row_of, state
-from specdash.core.changes import Change, Role
-from specdash.core.masking import MASK
-from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import Counters, Reading, Slot, Slots, Source
 from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import OverError, shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
-from specdash.llama.log.parser import LogParser
 
 OWN = tuple(rule for rule in shipped() if rule.family == "speculation")
 LIMITS = {rule.id: rule.limits for rule in OWN}
@@ -128,7 +123,7 @@ def hurting(rate: float, *, accepted: int = 20, **drafter: Any) -> list[tuple[st
     server.apply(Reading.known(Source.METRICS, NOW - 1, totals(2400, 4800, 240, 400)))
     picture = server.picture(NOW, WALL, 300.0)
     picture = replace(picture, views=replace(picture.views, drafter=replace(picture.views.drafter, **drafter)))
-    scene = RuleScene(picture, PictureHistory(), server.experiments.samples)
+    scene = RuleScene(picture, PictureHistory())
     return [(symptom.summary, symptom.fix) for symptom in speculation_hurting(scene, LIMITS["speculation_hurting"])]
 
 
@@ -142,51 +137,14 @@ def test_decode_slower_than_its_baseline_has_its_interval_and_the_fix_of_the_ver
         hurting(90.0, accepted=150)
 
 
-def drafted(at: float, accepted: int) -> RequestEvent:
-    return RequestEvent(
-        JUDGED + at, "s", f"r{at}", prompt_tokens=500, completion_tokens=100, duration_s=1.0,
-        draft_tokens=100, accepted_tokens=accepted,
-    )  # fmt: skip
-
-
-KEY, SECRET = Change(Role.BACKEND, "LLAMA_DRAFT_P_MIN", None, "0.1"), Change(Role.BACKEND, "LLAMA_API_KEY", MASK, MASK)
-
-
-@pytest.mark.parametrize(
-    ("changes", "fix"),
-    [
-        ((Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "16"),), (("LLAMA_DRAFT_MAX", "4"),)),
-        ((KEY, SECRET), (("LLAMA_DRAFT_P_MIN", None),)),
-        ((Change(Role.PROXY, "PROXY_PORT", "1", "2"),), ()),
-    ],
-)
-def test_a_collapse_after_an_apply_names_it_and_what_takes_it_back(
-    changes: tuple[Change, ...], fix: tuple[tuple[str, str | None], ...]
-) -> None:
-    watch = Watch(OWN)
-    watch.at = 300.0
-    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
-    before = [drafted(3.0 * at, 78 + at % 5) for at in range(60)]
-    watch.read(Source.PROXY_EVENTS, ProxyEvents((*before, *(drafted(200.0 + 5 * at, 9 + at % 4) for at in range(12)))))
-    watch.read(Source.APPLIES, (record(7, JUDGED + 185.0, changes=changes, step_seconds={}),))
-    watch.look(3, process=process(started=JUDGED), health=OK)
-    alert = watch.found("acceptance_collapse")
-    assert alert.fix == fix
-    assert ("apply 7" in alert.summary, "specdash rollback 7" in alert.remedy) == (bool(fix),) * 2
-
-
-@pytest.mark.parametrize(("back", "fix"), [(" (restore checkpoint)", (("LLAMA_DRAFT_MAX", "2"),)), ("", None)])
-def test_rejected_drafts_that_are_paid_twice_are_an_alert_where_no_verdict_is_known(back: str, fix: object) -> None:
-    watch, parser = Watch(OWN), LogParser()
-    watch.state.retarget(replace(watch.state.target, parameters=(("spec-draft-n-max", "8"),)))
-    for second in range(10, 60):
-        steps = [f"accepted 2/8 draft tokens{back}", "accepted 2/2 draft tokens"] * 5
-        lines = (f"0.{second}.{at}00.000 I slot   operator(): id  0 | task 1 | {one}\n" for at, one in enumerate(steps))
-        watch.read(Source.LOG, parser.feed("".join(lines).encode()))
-        watch.look(1, slots=speculating("draft-simple"), process=process(), health=OK)
-    alert = watch.alert("speculation_hurting")
-    assert (alert.fix if alert else None) == fix
-    assert alert is None or "of verification steps restored a checkpoint" in alert.summary
+def test_acceptance_that_falls_to_a_third_of_what_it_was_is_a_collapse_and_another_mix_of_work_is_none() -> None:
+    tools, prose, broken = (40.0, 160.0, 128.0, 40.0), (40.0, 160.0, 60.0, 40.0), (40.0, 160.0, 20.0, 40.0)
+    assert run("draft-simple", [tools] * 20 + [prose] * 12).raised() == set()
+    watch = run("draft-simple", [tools] * 20 + [broken] * 6)
+    assert watch.raised() == {"acceptance_collapse"}
+    summary = watch.found("acceptance_collapse").summary
+    assert summary.startswith("12 % of the last 800 draft tokens were accepted, and 74 %")
+    assert run("draft-simple", [broken] * 20).raised() == set(), "it never was better"
 
 
 def test_speculation_that_was_asked_for_and_is_not_there() -> None:
