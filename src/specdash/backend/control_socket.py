@@ -1,7 +1,7 @@
 """The runner's control socket: changes of its settings, one JSON object a line.
 
-A client sends one request a line: `{"do": "apply" | "trial" | "end" | "cancel" | "status" | "outlook", ...}`. The
-runner answers with any number of `{"progress": {...}}` lines and then one line of the result, or
+A client sends one request a line: `{"do": "apply" | "trial" | "end" | "cancel" | "status", ...}`. The runner
+answers with any number of `{"progress": {...}}` lines and then one line of the result, or
 `{"error": {"code": N, "reason": "..."}}` for what was refused, with an exit code of docs/scripting.md. A client that
 goes away changes nothing: what it asked for goes on, and is recorded. Only a trial lives as long as its connection.
 
@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from specdash.backend import trial
-from specdash.backend.journal import ApplyLock, Journal, read_records
-from specdash.backend.proxies import figures, fronts
-from specdash.backend.start_check import busy, promise_of
+from specdash.backend.journal import ApplyLock, Journal
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, InputError, NotWrittenError, SpecdashError
-from specdash.core.paths import applies_file, run_records_dir, runtime_dir
+from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.core.structs import json_of
 from specdash.system.files import file_digest
@@ -185,25 +183,6 @@ class _Client(socketserver.StreamRequestHandler):
             "trial": runner.trial.what if runner.trial is not None else None,
         }
 
-    def do_outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
-        settings, env = self._runner.session.engine.plan.settings, self._runner.env
-        proxies = fronts([settings.url], env)
-
-        def behind() -> int:
-            return int(sum(sum(figures(proxy, "active", "waiting", env=env)) for proxy in proxies))
-
-        # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
-        before, at_all, now = behind(), busy(promise_of(settings, env)), behind()
-        records = [record for record in read_records(applies_file(env)) if record.downtime_s is not None]
-        return {
-            "proxies": len(proxies),
-            "behind_proxy": now,
-            "direct": None if at_all is None else max(0, at_all - max(before, now)),
-            "last_downtime_s": records[-1].downtime_s if records else None,
-            "last_stall_s": records[-1].longest_stall_s if records else None,
-        }
-
     def do_apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         runner, wanted = self._runner, read(Journal, request["change"])
         if wanted.trial and runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
@@ -273,7 +252,7 @@ class _Client(socketserver.StreamRequestHandler):
 
 def _as_json(outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
-        return {"record": None, "changed": False, "slower": False, "problem": None}
+        return {"record": None, "changed": False, "problem": None}
     error = outcome.error
     problem = None if error is None else {"code": int(error.exit_code), "reason": str(error)}
-    return {**json_of(outcome, "record changed slower"), "problem": problem}
+    return {**json_of(outcome, "record changed"), "problem": problem}

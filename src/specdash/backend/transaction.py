@@ -54,8 +54,6 @@ class Outcome(Struct, frozen=True):
     record: ApplyRecord
     error: SpecdashError | None = None
     changed: bool = False
-    slower: bool = False
-    """Whether a first completion became much slower (`engine_change.MUCH_SLOWER`)."""
 
 
 class Transaction:
@@ -121,7 +119,7 @@ class Transaction:
                         except NotWrittenError as error:
                             self.warn(str(error))
                     record = self._conclude(ApplyOutcome.APPLIED)
-                    return Outcome(record, changed=True, slower=self.engine is not None and self.engine.slower)
+                    return Outcome(record, changed=True)
             except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
                 return self.undo(error)
             finally:
