@@ -9,7 +9,6 @@ import xllamacpp
 
 from specdash.backend import embedded
 from specdash.backend.binary import Engine
-from specdash.backend.embedded_facts import devices as package_devices
 from specdash.backend.engines import Device, for_cpu, list_devices, parse_devices
 from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import BackendSettings, settings_from_env
@@ -50,16 +49,6 @@ def test_the_list_of_devices_is_read() -> None:
     assert parse_devices("error: invalid argument: --list-devices") is None
 
 
-def test_the_package_lists_what_is_no_cpu() -> None:
-    kinds = xllamacpp.ggml_backend_dev_type
-    rows = [
-        {"name": "CUDA0", "description": "NVIDIA H200", "memory_total": 9, "memory_free": 8, "type": kind}
-        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_CPU)
-    ]
-    assert package_devices(rows) == [("CUDA0", "NVIDIA H200", 9, 8)]
-    assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
-
-
 def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
     folder.mkdir()
     program = folder / "llama-server"
@@ -72,9 +61,9 @@ def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
 @pytest.mark.parametrize(
     ("libraries", "holding", "cpu"),
     [
-        (("libggml-base.so", "libggml-cpu.so"), b"", True),
-        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", False),
-        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False),
+        (("libggml-base.so", "libggml-cpu.so"), b"ggml_backend_cpu_reg", True),
+        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"ggml_cuda_init", False),
+        (("libggml-cpu.so", "libggml-vulkan.so"), b"libvulkan.so.1", False),
         ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", False),
         ((), b"..ggml_backend_cpu_reg..", True),
         ((), b"a thin program", False),

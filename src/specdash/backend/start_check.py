@@ -375,14 +375,14 @@ class StartWatch:
             return
         from specdash.backend.baseline import measure_unasked
 
-        known = [frozenset[int]()]
+        tasks: set[int] = set()
         generated = found.probe_tokens
         # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
-            report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, on_tasks=known.append)
+            report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, tasks=tasks)
             generated += report.generated
-        if known[-1] and not self._stopped.is_set():
-            found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(known[-1])))
+        if tasks and not self._stopped.is_set():
+            found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(tasks)))
             publish(self._counted(found, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
@@ -27,6 +26,7 @@ from support.raw_engine import RawOutcome, run_raw
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from backend.judgement.conftest import Machine
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
@@ -219,11 +219,12 @@ def test_the_engine_does_what_the_table_says_and_its_end_is_explained(
 
 @pytest.mark.parametrize(("row", "engine"), JUDGED)
 def test_preflight_says_of_the_table_what_the_engine_does(
-    row: Row, engine: str, settings: dict[str, Scalar], context: Circumstances
+    row: Row, engine: str, settings: dict[str, Scalar], context: Circumstances, machine: Machine
 ) -> None:
     asks = row.rule == "engine-lacks"
+    machine.asks_engine(asks=asks)
     env = _env(row, settings, engine) | ({"LLAMA_BIN": llama_server_binary()} if asks else {})
-    found: tuple[Finding, ...] = judge(Role.BACKEND, env, replace(context, probe_engine=asks))
+    found: tuple[Finding, ...] = judge(Role.BACKEND, env, context)
     wrong = errors(found)
     assert [finding.rule for finding in wrong] == ([] if row.rule is None else [row.rule]), [
         finding.line for finding in found
