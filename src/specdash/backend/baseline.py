@@ -149,10 +149,7 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
         self._last = {slot.id: slot.task for slot in seen.slots}
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all connections; the server stops what it was asked for."""
+        # With the connections ends what the server was asked for.
         self._cancel()
 
     def look(self) -> Slots:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from specdash.backend import trial
-from specdash.backend.journal import ApplyLock, Journal
+from specdash.backend.journal import Journal, apply_lock
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction
 from specdash.core.changes import Role
@@ -102,7 +102,7 @@ class ControlSocket(socketserver.ThreadingUnixStreamServer):
             self._one_change.acquire(timeout=_CLOSE_S)
 
     def change(
-        self, wanted: Journal, listen: Callable[[Steps, ApplyProgress], None], lock: ApplyLock | None = None
+        self, wanted: Journal, listen: Callable[[Steps, ApplyProgress], None], *, locked: bool = False
     ) -> Outcome:
         """Make a change, one at a time, in the calling thread; its reports go to `listen`.
 
@@ -119,7 +119,7 @@ class ControlSocket(socketserver.ThreadingUnixStreamServer):
                 self.refuse_during_trial()
             self.words, self.steps = f"{wanted.kind} {wanted.what}", steps
             with self.session.change():
-                return Transaction(wanted, self.session, steps, self.env, lock=lock).run()
+                return Transaction(wanted, self.session, steps, self.env, locked=locked).run()
         finally:
             self.steps = None
             self._one_change.release()
@@ -138,7 +138,7 @@ class _Client(socketserver.StreamRequestHandler):
 
     def __init__(self, runner: ControlSocket, *connection: Any) -> None:
         self._runner = runner
-        self._lock: ApplyLock | None = None
+        self._lock: contextlib.ExitStack | None = None
         """Held for a whole trial."""
         super().__init__(*connection)
 
@@ -201,7 +201,7 @@ class _Client(socketserver.StreamRequestHandler):
             if is_gone and wanted.trial:
                 steps.cancel()
 
-        return _as_json(runner.change(wanted, listen, self._lock if wanted.trial else None))
+        return _as_json(runner.change(wanted, listen, locked=wanted.trial and self._lock is not None))
 
     def do_cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
         steps = self._runner.steps
@@ -213,11 +213,10 @@ class _Client(socketserver.StreamRequestHandler):
             raise InputError("this backend reads no env file, so nothing could be put back")
         runner.refuse_during_trial()
         with contextlib.ExitStack() as on_failure:
-            lock = on_failure.enter_context(ApplyLock(f"{what} (settings on trial)", runner.env))
+            on_failure.enter_context(apply_lock(f"{what} (settings on trial)", runner.env))
             plan = runner.session.engine.plan
             runner.trial = trial.begin(Path(runner.env_file), what, self._pid, plan, runner.env)
-            on_failure.pop_all()
-        self._lock = lock
+            self._lock = on_failure.pop_all()
         return {"backup": runner.trial.backup}
 
     def do_end(self, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +231,7 @@ class _Client(socketserver.StreamRequestHandler):
                 wanted = noted.way_back(runner.session.engine.plan.env_digest)
                 if wanted is None or runner.session.stopping:
                     break
-                outcome = runner.change(wanted, lambda *_: None, lock)
+                outcome = runner.change(wanted, lambda *_: None, locked=True)
                 if outcome.error is None:
                     break
             if outcome is not None and outcome.error is not None:
@@ -246,7 +245,7 @@ class _Client(socketserver.StreamRequestHandler):
             raise
         finally:
             runner.trial = None
-            lock.release()
+            lock.close()
         return _as_json(outcome)
 
 

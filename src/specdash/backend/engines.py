@@ -119,7 +119,7 @@ def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -
 
 def lacking(settings: BackendSettings, engine: Engine) -> tuple[Finding, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
-    return tuple(embedded.fit(settings).lacks if engine.kind == PACKAGE else binary.fit(settings, engine).lacks)
+    return tuple((embedded.fit(settings) if engine.kind == PACKAGE else binary.fit(settings, engine))[1])
 
 
 def probe_environment(loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> dict[str, str]:

@@ -133,14 +133,9 @@ def judge(role: Role, values: Mapping[str, str], circumstances: Circumstances) -
     return plan(values, circumstances).findings if role is Role.BACKEND else proxy_findings(values, circumstances)
 
 
-def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -> BackendSettings | None:
-    """The settings that `values` give; None where something in them cannot be meant."""
-    return _read(values, circumstances)[0]
-
-
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
-    settings, problems = _read(values, circumstances)
+    settings, problems = read(values, circumstances)
     if settings is None:
         nothing = BackendSettings(parameters={})
         return Plan(values, circumstances, nothing, unread=True, problems=tuple(problems))
@@ -174,7 +169,7 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     )  # fmt: skip
 
 
-def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
+def read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
     """The settings and what is to be known about them; None, and the reasons, where something cannot be meant."""
     env = {key: text for key, text in values.items() if text != ""}
     env |= {key: around.base[key] for key in MACHINE_KEYS if key not in env and around.base.get(key)}

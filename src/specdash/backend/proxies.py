@@ -51,12 +51,6 @@ def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> list[Pro
     return [record for record in live_proxies(env) if place(record.upstream) in wanted]
 
 
-def held_fronts(held: Iterable[HeldProxy], env: Mapping[str, str] = os.environ) -> list[ProxyRecord]:
-    """The proxies of a journal that still run."""
-    wanted = {(proxy.pid, proxy.url) for proxy in held}
-    return [record for record in live_proxies(env) if (record.pid, record.url) in wanted]
-
-
 def figure(proxy: ProxyRecord, name: str, env: Mapping[str, str] = os.environ) -> float | None:
     """How many requests are `active` upstream or `waiting`, or the `longest_wait_s` of those; None where it does not
     answer, or know."""

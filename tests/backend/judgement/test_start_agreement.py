@@ -95,6 +95,11 @@ ROWS = (
         types="ngram-simple,draft-eagle3", draft="draft"),
     Row("another vocabulary", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="other-word"),
     Row("another BOS", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="no-bos"),
+    Row("another number of BOS", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="bos-2"),
+    Row("a draft that adds EOS", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="adds-eos"),
+    Row("a much longer vocabulary", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="too-long"),
+    Row("a draft without a vocabulary", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="no-vocabulary"),
+    Row("another first token", "speculates", types="draft-simple", draft="other-start"),
     # Exits.
     Row("no prediction layers", "exit", "nextn-layers", "mtp_no_heads", types="draft-mtp"),
     Row("a draft without prediction layers", "exit", "nextn-layers", "mtp_no_heads", model="qwen35-mtp", draft="draft-wide",
@@ -138,6 +143,10 @@ ROWS = (
         draft="eagle3-wide"),
     Row("a recurrent draft", "abort", "recurrent-draft", "recurrent_draft", types="draft-simple", draft="mamba-draft",
         parameters={"spec-draft-n-max": 8}),
+    Row("a hybrid draft", "abort", "recurrent-draft", "recurrent_draft", types="draft-simple", draft="lfm2-draft",
+        parameters={"spec-draft-n-max": 8}),
+    Row("an EAGLE-3 of a recurrent model", "abort", "draft-architecture", "draft_of_other_model", model="mamba",
+        types="draft-eagle3", draft="eagle3"),
     Row("an absent lookup cache", "abort", "file", "lookup_cache_failed", types="ngram-cache",
         parameters={"lookup-cache-static": "/absent"}),
 )  # fmt: skip
