@@ -86,7 +86,7 @@ class Seen:
 def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
     """Record a demo at work."""
     with demo.private_directory() as directory, Keeper() as keeper:
-        target = demo.start_backend(keeper, directory, demo_models.parse_spec_types(demo_models.DRAFT_TYPE), "auto")
+        target = demo.start_backend(keeper, directory, (demo_models.DRAFT_TYPE,), "auto")
         target = demo.start_proxy(keeper, directory, target)
         demo.start_traffic(keeper, target, None)
         seen = Seen(target)

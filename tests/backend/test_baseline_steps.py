@@ -16,7 +16,7 @@ from specdash.backend.baseline import (
     BaselineEffort,
     MeasuredServer,
     add_baseline,
-    measure_steps,
+    measure,
     step_of,
 )
 from specdash.collect.hub import Hub
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from specdash.insight.picture import SpeedUpPicture
     from support.engines import RunningBackend
 
-EFFORT = BaselineEffort((64, 700), (1, 2), rounds=6, limit_s=60.0, widest=1000.0)
+EFFORT = BaselineEffort((64, 700), (1, 2), rounds=6, tokens=2, limit_s=60.0, widest=1000.0)
 
 
 def test_of_a_draft_model_its_own_pass_is_taken_off_and_the_interval_holds_nothing_and_most_of_it() -> None:
@@ -67,14 +67,13 @@ def test_each_context_and_concurrency_is_measured_and_every_task_is_named(
     if types == "ngram-mod":
         del env["LLAMA_DRAFT_MODEL"]
     kept: list[Baseline] = []
-    tasks: list[frozenset[int]] = []
     with running_backend(env, tmp_path) as backend, MeasuredServer(backend.url, engine="e", gpu="g") as server:
         assert server.speculates
-        report = measure_steps(server, EFFORT, kept.append, on_tasks=tasks.append)
+        report = measure(server, EFFORT, kept.append)
         assert [(entry.context, entry.concurrency) for entry in kept] == [(64, 1), (64, 2), (700, 1), (700, 2)], report
         assert {entry.method for entry in kept} == {BaselineMethod.TWO_TOKENS}
         assert {entry.model for entry in kept} == {models["target"].name}
-        assert {slot.task for slot in server.look().slots} <= tasks[-1]
+        assert {slot.task for slot in server.look().slots} <= server.tasks
         counted = [line for line in backend.log.read_text().splitlines() if "n_predict" in line]
         assert not [line for line in counted if "truncated = 1" in line]
 
@@ -90,7 +89,7 @@ def test_a_server_that_drafts_one_token_has_a_baseline_and_a_factor_with_its_int
     with running_backend(env, tmp_path) as backend:
         with MeasuredServer(backend.url) as server:
             effort = replace(EFFORT, contexts=(64, 700), concurrencies=(1,))
-            report = measure_steps(server, effort, kept.append)
+            report = measure(server, effort, kept.append)
         assert len(kept) == 2, report.left_out
         for _ in range(2 * ENOUGH):
             ask(backend.url, "/completion", body={"prompt": "one two", "n_predict": 64, "ignore_eos": True}, timeout=60)
@@ -117,7 +116,7 @@ def test_it_steps_aside_for_requests_of_others_and_refuses_what_no_slot_holds(
     env = drafting(models, LLAMA_START_PROBE="0", **engine_env("xllamacpp"))
     with running_backend(env, tmp_path) as backend, MeasuredServer(backend.url) as server:
         with pytest.raises(InputError, match="a slot has"):
-            measure_steps(server, replace(EFFORT, contexts=(8192,)), lambda _: None)
+            measure(server, replace(EFFORT, contexts=(8192,)), lambda _: None)
         stop = threading.Event()
         asked = threading.Thread(target=endless, args=(backend, stop))
         asked.start()
@@ -125,7 +124,7 @@ def test_it_steps_aside_for_requests_of_others_and_refuses_what_no_slot_holds(
             while not any(slot.is_processing for slot in server.look().slots):
                 pass
             with pytest.raises(RefusedError, match="in use"):
-                measure_steps(server, replace(EFFORT, concurrencies=(1,), idle_s=0.0), lambda _: None)
+                measure(server, replace(EFFORT, concurrencies=(1,), idle_s=0.0), lambda _: None)
         finally:
             stop.set()
             asked.join()
@@ -146,7 +145,7 @@ def test_a_model_with_recurrent_states_is_refused_because_its_steps_save_them(tm
         MeasuredServer(backend.url) as server,
         pytest.raises(RefusedError, match="recurrent states"),
     ):
-        measure_steps(server, EFFORT, lambda _: None)
+        measure(server, EFFORT, lambda _: None)
 
 
 def shown(state: TargetState) -> SpeedUpPicture:

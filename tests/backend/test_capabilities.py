@@ -168,8 +168,8 @@ def test_a_spec_type_that_the_engines_own_help_lists_is_passed_on(
     newer: dict[str, str], chain: str, passed: str
 ) -> None:
     env = {**newer, "LLAMA_SPEC_TYPE": chain, "LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_DRAFT_MAX": "4"}
-    fitted = fit(settings_from_env(env), probe(Path(newer["LLAMA_BIN"])))
-    assert [lack for lack in fitted.lacks if lack.severity == "error"] == []
-    given = dict(itertools.pairwise(fitted.arguments))
+    words, lacks = fit(settings_from_env(env), probe(Path(newer["LLAMA_BIN"])))
+    assert [lack for lack in lacks if lack.severity == "error"] == []
+    given = dict(itertools.pairwise(words))
     assert (given["--spec-type"], given["--spec-draft-model"]) == (passed, "d.gguf")
     assert given.get("--spec-draft-n-max") == "4"

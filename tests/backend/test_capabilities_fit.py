@@ -34,7 +34,7 @@ def settings(**env: str) -> BackendSettings:
 
 
 def rendered(**env: str) -> str:
-    return " ".join(binary.arguments(settings(**env), BUILD))
+    return " ".join(binary.fit(settings(**env), BUILD)[0])
 
 
 def lines(can: Engine, severity: str, **env: str) -> list[str]:
@@ -42,7 +42,7 @@ def lines(can: Engine, severity: str, **env: str) -> list[str]:
 
 
 def assigned(**env: str) -> dict[str, Any]:
-    return {row.path: row.value for row in embedded.fit(settings(**env)).assignments}
+    return {row.path: row.value for row in embedded.fit(settings(**env))[0]}
 
 
 def test_both_renderings_say_the_same() -> None:
@@ -55,7 +55,7 @@ def test_both_renderings_say_the_same() -> None:
         "LLAMA_ARG_KV_OFFLOAD": "0",
         "LLAMA_ARG_CACHE_TYPE_K": "q8_0",
     }
-    args, attributes = binary.arguments(settings(**env), BUILD), assigned(**env)
+    args, attributes = binary.fit(settings(**env), BUILD)[0], assigned(**env)
     for flag, path, text, value in [
         ("--model", "model.path", "m.gguf", "m.gguf"),
         ("--ctx-size", "n_ctx", "4096", 4096),
@@ -95,7 +95,7 @@ def test_a_build_from_before_todays_flags_is_refused_in_one_sentence_and_gets_no
             "and watches others; use a newer llama.cpp"
         )
     ]
-    assert binary.arguments(settings(), KNOWN[OLD]) == []
+    assert binary.fit(settings(), KNOWN[OLD])[0] == []
     for flag in ("--spec-type", "--spec-draft-n-max"):
         assert f"has no {flag}:" in lines(without(flag), "error")[0]
 
@@ -103,7 +103,7 @@ def test_a_build_from_before_todays_flags_is_refused_in_one_sentence_and_gets_no
 def test_todays_build_lacks_nothing_of_the_catalogue() -> None:
     values = {p.name: ParameterValue(value=sample(p), source=p.key) for p in ENGINE}
     everything = BackendSettings(parameters=values, spec_types=tuple(t.name for t in SPEC_TYPES))
-    assert binary.fit(everything, BUILD).lacks == []
+    assert binary.fit(everything, BUILD)[1] == []
 
 
 WITHOUT_PATH = replace(
@@ -218,11 +218,11 @@ def flags_of(arguments: list[str]) -> list[str]:
 
 @given(any_settings(), any_capabilities())
 def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSettings, known: Engine) -> None:
-    fitted = binary.fit(config, known)
-    flags = flags_of(fitted.arguments)
+    words, lacks = binary.fit(config, known)
+    flags = flags_of(words)
     assert {canonical(flag) for flag in flags} <= known.flags
     assert flags.count("--spec-type") <= 1
-    assert not any("\n" in lack.line for lack in fitted.lacks)
+    assert not any("\n" in lack.line for lack in lacks)
 
 
 @pytest.mark.engine

@@ -39,27 +39,6 @@ def test_auto_takes_the_draft_and_it_drafts(models: dict[str, Path], tmp_path: P
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_chain_from_every_source_with_old_names_is_one_chain_that_drafts(
-    models: dict[str, Path], tmp_path: Path, engine: str
-) -> None:
-    arguments = "--spec-type ngram_mod --spec-type draft --spec-ngram-mod-n-max 12"
-    draft = {"LLAMA_DRAFT_MODEL": str(models["draft"]), "LLAMA_DRAFT_MAX": "6"}
-    wanted = env(models, engine, LLAMA_ARG_SPEC_TYPE="ngram-cache", LLAMA_EXTRA_ARGS=arguments, **draft)
-    with running_backend(wanted, tmp_path) as backend:
-        assert backend.complete(PROMPT, 40)["timings"]["draft_n"] > 0
-        types = backend.get("/slots")[0]["params"]["speculative.types"]
-        assert types.removeprefix("none,") in ("ngram-mod,draft-simple", "draft-simple,ngram-mod")
-        shown = backend.stderr.read_text()
-        assert "LLAMA_ARG_SPEC_TYPE=ngram-cache is ignored: LLAMA_EXTRA_ARGS wins" in shown
-
-
-@pytest.mark.llama_server
-def test_no_device_is_the_cpu(models: dict[str, Path], tmp_path: Path) -> None:
-    with running_backend(env(models, "llama-server", LLAMA_DEVICE="none"), tmp_path / "none") as backend:
-        assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 def test_prediction_layers_of_a_small_model_are_obeyed_with_a_warning_and_not_chosen(
     models: dict[str, Path], more: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:

@@ -80,9 +80,8 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
     found = _read(env)
     if found is None:
         return
-    fitted = binary.fit(found, BUILD)
-    assert not fitted.lacks
-    words = fitted.arguments
+    words, lacks = binary.fit(found, BUILD)
+    assert not lacks
     assert words.count("--spec-type") <= 1
     values = _values(words)
     types = [item for name in found.spec_types if (item := spec_type(name)) is not None]
@@ -99,7 +98,7 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
     if any(kind.needs_draft_model for kind in types):
         assert any(flag in words for flag in DRAFT_FLAGS)
     assert "none" not in values.get("spec-type", "").split(",")
-    assigned = {row.name: row.value for row in embedded.fit(found).assignments}
+    assigned = {row.name: row.value for row in embedded.fit(found)[0]}
     assert tuple(assigned.get("spec-type", ())) == found.spec_types
     for name in LENGTHS:
         assert str(assigned.get(name, "")) == values.get(name, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -145,34 +144,6 @@ def test_a_read_only_directory_and_a_file_that_is_a_mount_point_are_said(tmp_pat
     (replaced,) = in_namespace(MOUNTED_FILE, tmp_path)
     assert "the file is a mount point and cannot be replaced; mount its directory instead" in replaced
     assert_untouched(tmp_path / "a.env")
-
-
-@ROOT
-@ACTS
-@pytest.mark.parametrize("protected", ["file", "directory"])
-def test_what_is_immutable_is_said(act: Any, protected: str, tmp_path: Path) -> None:
-    file = env_file(tmp_path)
-    chattr, what = shutil.which("chattr") or "chattr", file if protected == "file" else tmp_path
-    if subprocess.run([chattr, "+i", str(what)], capture_output=True, timeout=10, check=False).returncode != 0:
-        pytest.skip("the file system has no immutable files")
-    try:
-        with pytest.raises(NotWrittenError, match="is protected"):
-            act(read_env(file))
-    finally:
-        subprocess.run([chattr, "-i", str(what)], timeout=10, check=True)
-    assert_untouched(file)
-
-
-def test_a_file_size_limit_is_said_as_no_space(tmp_path: Path) -> None:
-    file = env_file(tmp_path)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(NotWrittenError, match="no space left"):
-            replace_env(read_env(file), BIG)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert_untouched(file)
 
 
 @ROOT

@@ -9,7 +9,6 @@ import xllamacpp
 
 from specdash.backend import embedded
 from specdash.backend.binary import Engine
-from specdash.backend.embedded_facts import devices as package_devices
 from specdash.backend.engines import Device, for_cpu, list_devices, parse_devices
 from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import BackendSettings, settings_from_env
@@ -36,7 +35,7 @@ def settings(**env: str) -> BackendSettings:
 
 def test_a_split_of_tensors_reaches_the_package() -> None:
     params = xllamacpp.CommonParams()
-    for row in embedded.fit(settings(LLAMA_TENSOR_SPLIT="3,1", LLAMA_MAIN_GPU="1")).assignments:
+    for row in embedded.fit(settings(LLAMA_TENSOR_SPLIT="3,1", LLAMA_MAIN_GPU="1"))[0]:
         embedded.apply(params, row.name, row.path, row.value)
     assert (list(params.tensor_split)[:3], params.main_gpu) == ([3.0, 1.0, 0.0], 1)
 
@@ -48,16 +47,6 @@ def test_the_list_of_devices_is_read() -> None:
     assert found[0] == Device("CUDA0", "NVIDIA H200", 143771 * 2**20, 143000 * 2**20)
     assert parse_devices("Available devices:\n  (none)\n") == ()
     assert parse_devices("error: invalid argument: --list-devices") is None
-
-
-def test_the_package_lists_what_is_no_cpu() -> None:
-    kinds = xllamacpp.ggml_backend_dev_type
-    rows = [
-        {"name": "CUDA0", "description": "NVIDIA H200", "memory_total": 9, "memory_free": 8, "type": kind}
-        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_CPU)
-    ]
-    assert package_devices(rows) == [("CUDA0", "NVIDIA H200", 9, 8)]
-    assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
 
 
 def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
@@ -72,9 +61,9 @@ def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
 @pytest.mark.parametrize(
     ("libraries", "holding", "cpu"),
     [
-        (("libggml-base.so", "libggml-cpu.so"), b"", True),
-        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", False),
-        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False),
+        (("libggml-base.so", "libggml-cpu.so"), b"ggml_backend_cpu_reg", True),
+        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"ggml_cuda_init", False),
+        (("libggml-cpu.so", "libggml-vulkan.so"), b"libvulkan.so.1", False),
         ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", False),
         ((), b"..ggml_backend_cpu_reg..", True),
         ((), b"a thin program", False),

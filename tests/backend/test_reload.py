@@ -20,7 +20,6 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups
-from specdash.collect.discover import recorded_target, with_record
 from specdash.control.deployment import Service
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode
@@ -395,23 +394,6 @@ def test_the_dashboard_raises_an_alert_until_the_file_is_mended_and_reloaded(ser
     until(lambda: served.whole_record.env_digest == hashlib.sha256(mended).hexdigest())
     assert served.whole_record.refused is None
     assert served.alerts() == []
-
-
-def test_a_dashboard_that_is_open_sees_an_edit_that_a_reload_refuses(served: Swapping) -> None:
-    served.start_with("")
-    served.backend.wait_checked()
-    target = recorded_target(served.backend.url, served.env)
-    assert target is not None
-
-    def refused() -> str:
-        return with_record(target, served.env).refused
-
-    assert refused() == ""
-    served.env_file.write_bytes(served.good + HAS_A_WRONG_VALUE.encode())
-    served.backend.process.send_signal(signal.SIGUSR1)
-    until(lambda: "LLAMA_DRAFT_MAX=0" in refused())
-    served.env_file.write_bytes(served.good)
-    assert refused() == ""
 
 
 def test_the_version_that_failed_is_not_kept_and_the_good_one_runs_the_next_time_too(served: Swapping) -> None:

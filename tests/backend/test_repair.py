@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.backend import journal
-from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
+from specdash.backend.journal import Edit, Journal, append_record, apply_lock, journal_file, read_records
 from specdash.backend.trial import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import NotWrittenError
@@ -46,7 +46,7 @@ class Home:
         journal_file(self.env).write(self.journal(**changes))
 
     def repair(self) -> str:
-        return "\n".join(repair(str(self.file), self.env).lines)
+        return "\n".join(repair(str(self.file), self.env)[0])
 
     def records(self) -> tuple[ApplyRecord, ...]:
         return read_records(applies_file(self.env))
@@ -118,9 +118,9 @@ def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypat
 
 def test_what_another_process_works_on_or_another_runner_reads_is_left_to_it(home: Home, tmp_path: Path) -> None:
     home.leave()
-    with ApplyLock("another", home.env):
+    with apply_lock("another", home.env):
         assert home.repair() == ""
-    assert repair(str(tmp_path / "other.env"), home.env).lines == ()
+    assert repair(str(tmp_path / "other.env"), home.env) == ([], ())
     other = psutil.Process(os.getppid())
     home.leave(pid=other.pid, pid_started=other.create_time())
     assert home.repair() == ""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.backend.binary import arguments
+from specdash.backend.binary import fit
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
 from support.known_engines import BUILD
@@ -95,7 +95,7 @@ def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
 def test_a_secret_is_in_no_argument_and_in_no_representation() -> None:
     for env in ({"LLAMA_API_KEY": "hush-hush"}, {"LLAMA_EXTRA_ARGS": "--api-key hush-hush --hf-token hush-hush"}):
         config = settings(**env)
-        assert "hush-hush" not in repr(config) + " ".join(arguments(config, BUILD))
+        assert "hush-hush" not in repr(config) + " ".join(fit(config, BUILD)[0])
         assert config.secrets["api-key"] == "hush-hush"
 
 

@@ -17,7 +17,6 @@ import pytest
 from specdash.backend.journal import Journal, append_record, journal_file
 from specdash.cli.main import main
 from specdash.cli.signals import change_begun
-from specdash.control.change import outlook_words
 from specdash.control.plan import plan_apply
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
@@ -162,41 +161,6 @@ def test_a_dry_run_names_a_change_that_was_cut_short(rig: Rig) -> None:
     assert "LLAMA_DRAFT_MAX 4 -> 6 was cut short" in done.stderr
     assert rig.apply("LLAMA_DRAFT_MAX=8").outcome is ApplyOutcome.APPLIED
     rig.assert_settled()
-
-
-def with_a_first_completion(rig: Rig) -> bytes:
-    """The env file after an apply, whose first completion is known: that after a start may still be under way."""
-    assert rig.command("apply", "--yes", "--settle-time", "0", "LLAMA_DRAFT_MAX=8").returncode == ExitCode.OK
-    return rig.file().read_bytes()
-
-
-@with_engine
-@pytest.mark.parametrize(("answer", "kept"), [(b"\n", True), (b"n\n", False)])
-def test_a_change_after_which_completions_are_much_slower_asks_whether_it_stays(
-    rig: Rig, answer: bytes, *, kept: bool
-) -> None:
-    old = with_a_first_completion(rig)
-    process, controller = apply_on_a_terminal(rig, "--settle-time", "0", *misbehaving(rig.home, "slow"))
-    read_until(controller, b"Apply this? [y/N]")
-    os.write(controller, b"y\n")
-    read_until(controller, b"keep it? [Y/n]")
-    os.write(controller, answer)
-    if not kept:
-        read_until(controller, b"applied:")
-    assert process.wait(60) == ExitCode.OK
-    os.close(controller)
-    assert (rig.file().read_bytes() == old) is not kept
-    applied = next(record for record in reversed(rig.records()) if record.kind is ApplyKind.APPLY)
-    assert f"`specdash rollback {applied.number}` goes back" in applied.warnings[-1]
-
-
-@with_engine
-def test_with_yes_a_much_slower_completion_is_a_warning_that_names_the_way_back(rig: Rig) -> None:
-    with_a_first_completion(rig)
-    done = rig.command("apply", "--yes", *misbehaving(rig.home, "slow"))
-    assert done.returncode == ExitCode.OK
-    assert "times as long as before the change" in done.stderr
-    assert f"`specdash rollback {rig.records()[-1].number}` goes back" in done.stderr
 
 
 @with_engine
@@ -353,22 +317,3 @@ def test_an_interrupt_before_the_change_is_sent_says_that_nothing_was_changed(
     monkeypatch.setattr("specdash.cli.changes.apply_run.deployment_of", interrupted)
     code, out, err = say(*command)
     assert (code, out, err) == (ExitCode.INTERRUPTED, "", "specdash: interrupted: nothing was changed\n")
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (
-            (1, 2, 1, 3.4),
-            "2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off",
-        ),
-        ((1, 1, 0, None), "1 client behind the proxy will wait"),
-        ((0, 0, 2, None), "2 direct clients of the backend will be cut off"),
-        ((0, 0, None, None), ""),
-    ],
-)
-def test_what_clients_will_feel_is_said_as_far_as_it_is_known(
-    found: tuple[int, int, int | None, float | None], words: str
-) -> None:
-    names = ("proxies", "behind_proxy", "direct", "last_stall_s")
-    assert outlook_words({**dict(zip(names, found, strict=True)), "last_downtime_s": None}) == words

@@ -31,7 +31,7 @@ def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
         (("snapshot", "--wait", "-1"), "--wait -1"),
         (("snapshot", "--url", "http://"), "http://"),
         (("snapshot", "--url", "ftp://host"), "ftp"),
-        (("demo", "--spec-type", "draft-mtp", "--headless"), "draft-mtp"),
+        (("demo", "--spec-type", "draft-mtp"), "changes LLAMA_SPEC_TYPE"),
         (("demo", "--seconds", "0", "--headless"), "--seconds 0"),
         (("demo", "--engine", "vllm"), "vllm"),
         (("backend",), "run,show"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, EnvSnapshot
-from specdash.backend.journal import ApplyLock, append_record, next_number, read_records
+from specdash.backend.journal import append_record, apply_lock, next_number, read_records
 from specdash.control.plan import undone_stack
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
@@ -61,8 +61,9 @@ def test_a_list_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 def test_the_lock_names_its_holder_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     code = (
-        "import sys, time; from specdash.backend.journal import ApplyLock;"
-        f"ApplyLock('apply LLAMA_DRAFT_MAX 4 -> 8', {env!r}).__enter__(); print('held', flush=True); time.sleep(60)"
+        "import sys, time; from specdash.backend.journal import apply_lock;"
+        f"lock = apply_lock('apply LLAMA_DRAFT_MAX 4 -> 8', {env!r}); lock.__enter__();"
+        "print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
@@ -70,17 +71,17 @@ def test_the_lock_names_its_holder_and_is_free_when_that_is_killed(tmp_path: Pat
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(ConflictError, match=rf"pid {holder.pid}, since .*LLAMA_DRAFT_MAX 4 -> 8"),
-            ApplyLock("another", env),
+            apply_lock("another", env),
         ):
             pass
     finally:
         holder.kill()
         holder.communicate(timeout=10)
-    with ApplyLock("another", env):
+    with apply_lock("another", env):
         assert apply_lock_file(env).read_text(encoding="utf-8").startswith(f"pid {os.getpid()}, since ")
-        with pytest.raises(ConflictError), ApplyLock("a third", env):
+        with pytest.raises(ConflictError), apply_lock("a third", env):
             pass
-    with ApplyLock("a fourth", env):
+    with apply_lock("a fourth", env):
         pass
 
 

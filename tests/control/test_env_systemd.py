@@ -149,17 +149,6 @@ def test_a_line_that_systemd_drops_is_a_problem_and_the_rest_is_read(systemd: Sy
         assert file.entries[0].problem is not None
 
 
-def test_files_made_by_chance_mean_the_same(systemd: Systemd) -> None:
-    chance = random.Random(4)
-    texts = [by_chance(chance) for _ in range(10000)]
-    files = {text: parse(text) for text in texts}
-    readable = [t for t, file in files.items() if file.values and not any(e.problem or e.trap for e in file.entries)]
-    assert len(readable) > 500
-    readable = readable[:500]
-    for text, found in zip(readable, systemd.values([encode(text) for text in readable]), strict=True):
-        assert found == files[text].values, text
-
-
 def test_edited_files_have_the_wanted_values(systemd: Systemd) -> None:
     chance = random.Random(6)
     wanted: list[dict[str, str]] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.journal import ApplyLock, journal_file
+from specdash.backend.journal import apply_lock, journal_file
 from specdash.backend.trial import read_trial
 from specdash.control.change import Apply, Trial
 from specdash.control.connection import RemoteError, RunnerConnection, runner_of, runners
@@ -188,7 +188,7 @@ def test_a_change_is_refused_while_another_runs_and_names_it(rig: Rig) -> None:
 
 
 def test_a_change_that_was_refused_does_not_stand_in_the_way_of_the_next(rig: Rig) -> None:
-    with ApplyLock("something else", rig.env):
+    with apply_lock("something else", rig.env):
         refused = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=9")
     assert refused.returncode == ExitCode.CONFLICT
     assert "something else" in refused.stderr

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from specdash.backend import demo
 from specdash.backend.env_store import Backups
-from specdash.backend.journal import ApplyLock, journal_file, read_records
+from specdash.backend.journal import apply_lock, journal_file, read_records
 from specdash.backend.launch import free_port
 from specdash.collect.discover import admin_token
 from specdash.collect.run_records import live_proxies
@@ -268,7 +268,7 @@ class Rig(Struct):
 
     def _can_lock(self) -> bool:
         try:
-            with ApplyLock("test", self.env):
+            with apply_lock("test", self.env):
                 return True
         except ConflictError:
             return False

@@ -90,8 +90,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif WAY == "no-tokens":
             self.refuse(500, "speculative batch index 7")
         else:
-            if WAY == "slow":
-                time.sleep(2.0)
             count = int(body.get("n_predict") or 1)
             timings = {"prompt_n": 8, "predicted_n": count, "predicted_ms": 1.0, "draft_n": 9, "draft_n_accepted": 3}
             self.answer({"content": " ok" * count, "tokens_predicted": count, "stop": True, "timings": timings})

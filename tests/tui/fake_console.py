@@ -67,10 +67,6 @@ class FakeConsole:
             ),
         )
 
-    def outlook(self, plan: Any) -> str:
-        """Two clients behind the proxy, one beside it."""
-        return "2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off"
-
     def plan(self, wanted: WantedValues, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""
         made = tuple(change for role in wanted for change in changes_to(role, self.values[role], wanted[role]))

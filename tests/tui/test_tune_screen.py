@@ -287,15 +287,6 @@ async def test_keys_typed_right_behind_the_one_that_opens_the_prompt_belong_to_i
         await until(pilot, lambda: app.kept(TuneModel).wanted.get(Role.BACKEND) == {"LLAMA_DRAFT_MAX": "9"})
 
 
-async def test_the_last_look_names_who_waits_and_who_is_cut_off() -> None:
-    app = dashboard(FakeConsole())
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "e", "A", "R")
-        await until(pilot, lambda: isinstance(app.screen, ApplyScreen))
-        said = "2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off"
-        await until(pilot, lambda: said in page(app))
-
-
 async def test_v_takes_what_the_verdict_says_is_faster_to_the_tune_screen_and_applies_nothing() -> None:
     console = FakeConsole()
     app = dashboard(console, scene="hurting")

@@ -1,10 +1,14 @@
-"""Baselines: what they are kept in, the server they are measured on, and how one that speculates is measured.
+"""Baselines, decode without speculation: what they are kept in, and how they are measured on a running server.
 
-A completion of two tokens cannot draft: llama.cpp drafts at most as many tokens as are left, less one
-(`get_n_draft_max`). Its first token is the prompt's, so its second is one decode step of the loaded model without a
-draft, on the same context, at the same load, in the same second. One part of it is no decode: after every batch a draft
-model reads the target's tokens, too. A completion of three tokens drafts one, and what that costs beside a step without
-a draft, less what reading one more token of a prompt costs, is the draft model's time for one token. docs/speedup.md.
+Per context length and concurrency a prompt of just that many tokens is put into as many slots first; then all of them
+generate at the same time, from a prompt that is cached, so that no one's prefill stands in another's decode.
+
+On a server that speculates, completions of two tokens cannot draft: llama.cpp drafts at most as many tokens as are
+left, less one (`get_n_draft_max`). The first token is the prompt's, so the second is one decode step of the loaded
+model without a draft, on the same context, at the same load, in the same second. One part of it is no decode: after
+every batch a draft model reads the target's tokens, too. A completion of three tokens drafts one, and what that costs
+beside a step without a draft, less what reading one more token of a prompt costs, is the draft model's time for one
+token. docs/speedup.md.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from specdash.llama.model_shape import shape_of
 from specdash.llama.server_answers import error_message, mapping
 from specdash.system import files
 from specdash.system.http import Cancel
-from specdash.system.stats import Interval, mean, mean_reach, median
+from specdash.system.stats import MOST, Interval, interval, mean, mean_reach, median, median_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,7 +109,10 @@ class BaselineReport(Struct):
 
 
 class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
-    """A server whose decode is measured."""
+    """A server whose decode is measured, with a prompt of its own in each slot.
+
+    On one that speculates each completion goes on from where the last one of its slot ended, so that nothing is read
+    twice."""
 
     def __init__(
         self, url: str, key: str | None = None, *, engine: str | None = None, gpu: str | None = None,
@@ -124,55 +131,51 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
                 f"{url} is a router; name one of its models' own servers (`specdash targets` lists them)"
             )
         self.engine = engine or self.props.build_info or ""
-        self.slots = self.look()
-        if self.slots.drafting is None:
+        seen = self.look()
+        if seen.drafting is None:
             raise RefusedError(f"{url} does not tell whether it speculates; a newer llama.cpp does")
-        self._tokens = self._client.tokenised(_TEXT, special=False)
+        self.speculates = any(seen.drafting)
+        """Whether any of its slots drafts."""
+        self.room = seen.least_context or self.props.n_ctx or 0
+        """Tokens of a slot."""
+        # llama-server fills the slots from the first on: the last ones are the least likely to hold a client's prompt.
+        self.slots = [slot.id for slot in seen.slots][::-1]
+        self.tasks: set[int] = set()
+        """The numbers of all tasks that were asked for."""
+        self.read_along = True
+        """Whether a draft model reads along, as far as the server names its types."""
+        self._text = self._client.tokenised(_TEXT, special=False)
+        self._prompts: dict[int, list[int]] = {slot: [] for slot in self.slots}
+        self._last = {slot.id: slot.task for slot in seen.slots}
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all connections; the server stops what it was asked for."""
+        # With the connections ends what the server was asked for.
         self._cancel()
 
     def look(self) -> Slots:
         """The slots as they are now."""
         return self._client.slots()
 
-    @property
-    def speculates(self) -> bool:
-        """Whether any of its slots drafts."""
-        return any(self.slots.drafting or ())
-
     def cells(self, effort: BaselineEffort, report: BaselineReport) -> list[BaselineCell]:
-        """What can be measured, the most telling first; what cannot goes into the report.
-
-        Raises `InputError` where that is everything."""
-        count, room = len(self.slots.slots), self.slots.least_context or self.props.n_ctx or 0
-        found = []
-        for concurrency in effort.concurrencies or tuple(sorted({1, count})):
-            for context in effort.contexts:
+        """What can be measured, short contexts first, as a longer prompt goes on from a shorter one; what cannot goes
+        into the report. Raises `InputError` where that is everything."""
+        count, found = len(self.slots), []
+        for context in effort.contexts:
+            for concurrency in effort.concurrencies or tuple(sorted({1, count})):
                 cell = BaselineCell(context, concurrency)
                 if concurrency > count:
                     report.left_out.append(f"{cell.words}: the server has {count} slots")
-                elif context + effort.tokens + SPARE_TOKENS > room:
-                    report.left_out.append(f"{cell.words}: a slot has {room} tokens")
-                elif effort.frugal and concurrency * (context + _GROWTH) > room:
-                    report.left_out.append(f"{cell.words}: the slots may share {room} tokens")
+                elif context + effort.tokens + SPARE_TOKENS > self.room:
+                    report.left_out.append(f"{cell.words}: a slot has {self.room} tokens")
+                elif effort.frugal and concurrency * (context + _GROWTH) > self.room:
+                    report.left_out.append(f"{cell.words}: the slots may share {self.room} tokens")
                 else:
                     found.append(cell)
         if not found:
             raise InputError(f"nothing to measure: {'; '.join(report.left_out)}")
         return found
 
-    def prompt(self, length: int, slot: int) -> list[int]:
-        """That many tokens, other ones for every slot."""
-        turn = 37 * (slot + 1) % len(self._tokens)
-        text = self._tokens[turn:] + self._tokens[:turn]
-        return (text * (length // len(text) + 1))[:length]
-
-    def wait_idle(self, limit_s: float = IDLE_S) -> None:
+    def wait_idle(self, limit_s: float) -> None:
         """Until no slot works. Raises `RefusedError` when others go on using the server."""
         deadline = time.monotonic() + limit_s
         while any(slot.is_processing for slot in self.look().slots):
@@ -180,42 +183,71 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
                 raise RefusedError(f"{self.url} is in use, and requests of others would be measured too; try again")
             time.sleep(0.2)
 
-    def complete(self, prompts: Mapping[int, Sequence[int]], tokens: int) -> list[dict[str, Any]]:
-        """Greedy answers of just so many tokens to the prompts of these slots, in their order. Raises `SpecdashError`.
+    def read(self, slots: Sequence[int], context: int, end: float, idle_s: float) -> bool:
+        """Put a prompt of that length into the slots; whether that was done before `end`."""
+        for slot in slots:
+            while (missing := context - len(self._prompts[slot])) > 0:
+                if time.monotonic() > end:
+                    return False
+                self.wait_idle(idle_s)
+                self.ask([slot], 1, idle_s, more=min(missing, _PIECE))
+        self.ask(slots, 2, idle_s)
+        return time.monotonic() < end
+
+    def ask(self, slots: Sequence[int], tokens: int, idle_s: float, more: int = 0) -> list[dict[str, Any]] | None:
+        """The timings of one greedy answer of just so many tokens in each slot, its prompt `more` tokens longer, an
+        answer of few tokens part of it from then on; None where others used the server meanwhile. Raises
+        `SpecdashError`.
 
         Several prompts go in one request, so that all begin with the same batch; the server then takes the slot that
         holds most of a prompt already. Not streamed: writing every token to a client takes time that decode might have.
         """
-        slots = list(prompts)
+        for slot in slots:
+            # Other words for every slot.
+            prompt, turn = self._prompts[slot], 37 * (slot + 1) % len(self._text)
+            text = self._text[turn:] + self._text[:turn]
+            prompt += (text * ((len(prompt) + more) // len(text) + 1))[len(prompt) : len(prompt) + more]
+        prompts = [self._prompts[slot] for slot in slots]
         body: dict[str, Any] = {
-            "prompt": [list(prompts[slot]) for slot in slots], "n_predict": tokens, "temperature": 0,
-            "ignore_eos": True, "cache_prompt": True, "stream": False, "return_tokens": True,
+            "prompt": prompts, "n_predict": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": True,
+            "stream": False, "return_tokens": True,
         }  # fmt: skip
         if len(slots) == 1:
-            body |= {"prompt": body["prompt"][0], "id_slot": slots[0]}
+            body |= {"prompt": prompts[0], "id_slot": slots[0]}
         try:
             reply = self._client.post("/completion", body, _SILENCE_S)
         except OSError as error:
             raise self._client.unreachable(error) from None
-        answers = reply.json if isinstance(reply.json, list) else [reply.json]
+        answers = [mapping(row) for row in (reply.json if isinstance(reply.json, list) else [reply.json])]
         if reply.status != 200 or len(answers) != len(slots):
             raise SpecdashError(f"{self.url} answered HTTP {reply.status}: {error_message(reply.body)}")
-        self.generated += sum(int(mapping(mapping(row).get("timings")).get("predicted_n") or 0) for row in answers)
-        return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
+        answers.sort(key=lambda answer: int(answer.get("index") or 0))
+        self.generated += sum(int(mapping(answer.get("timings")).get("predicted_n") or 0) for answer in answers)
+        for slot, answer in zip(slots, answers, strict=True) if tokens <= _FEW else ():
+            self._prompts[slot] += [token for token in answer.get("tokens") or () if isinstance(token, int)]
+        alone = True
+        for row in self.look().slots:
+            alone = alone and not row.is_processing and (row.id in slots or row.task == self._last.get(row.id))
+            self._last[row.id] = row.task
+            if row.id in slots and row.task is not None and not row.is_processing:
+                self.tasks.add(row.task)
+                kinds = [spec_type(name) for name in row.speculative_types or ()]
+                self.read_along = not kinds or any(kind is None or kind.reads_draft_model for kind in kinds)
+        if alone:
+            return [mapping(answer.get("timings")) for answer in answers]
+        self.wait_idle(idle_s)
+        return None
 
-    def baseline(
-        self, cell: BaselineCell, rate: Interval, requests: int, tokens: int,
-        method: BaselineMethod = BaselineMethod.WITHOUT,
-    ) -> Baseline:  # fmt: skip
+    def baseline(self, cell: BaselineCell, rate: Interval, requests: int, tokens: int) -> Baseline:
         """The baseline of a cell; `rate` is in tokens a second."""
-        path = Path(self.props.model_path or "")
-        size = None
+        path, size = Path(self.props.model_path or ""), None
         with contextlib.suppress(OSError, ValueError):
             size = path.stat().st_size if path.name else None
         return Baseline(
             at=time.time(), model=path.name, engine=self.engine, context=cell.context,
             concurrency=cell.concurrency, decode_rate=rate.value, low=rate.low, high=rate.high, requests=requests,
-            model_bytes=size, gpu=self.gpu, decode_tokens=tokens, method=method,
+            model_bytes=size, gpu=self.gpu, decode_tokens=tokens,
+            method=BaselineMethod.TWO_TOKENS if self.speculates else BaselineMethod.WITHOUT,
         )  # fmt: skip
 
 
@@ -226,11 +258,12 @@ def gpu_names() -> str | None:
     return ", ".join(sorted(gpu.name for gpu in look().gpus if gpu.name)) or None
 
 
-# Decode steps without a draft, on a server that speculates.
-
 STEP_ROUNDS = 24
-"""Pairs of completions in a cell, at most."""
+"""Pairs of completions in a cell, at most, on a server that speculates."""
 LEAST_ROUNDS = 6
+LEAST_VALUES = 3
+"""So many answers make a baseline of a server that does not."""
+_FEW = 3
 _PIECE = 128
 """Tokens of a prompt that are read at once: a client that comes meanwhile waits for these alone."""
 _GROWTH = 8 * STEP_ROUNDS
@@ -244,20 +277,19 @@ _OWN_PASS = 0.45
 between nothing and twice that (measured: 0.1 to 1.0, docs/speedup.md)."""
 
 
-def measure_steps(
+def measure(
     server: MeasuredServer,
     effort: BaselineEffort,
     keep: Callable[[Baseline], None],
     on_step: Callable[[BaselineStep], None] = lambda _: None,
-    on_tasks: Callable[[frozenset[int]], None] = lambda _: None,
 ) -> BaselineReport:
-    """Measure every cell on a server that speculates, and `keep` each as soon as it is measured.
+    """Measure every cell, and `keep` each as soon as it is measured.
 
-    `effort.rounds` bounds the completions of each kind in a cell; `on_tasks` gets the numbers of all tasks so far.
-    Raises `InputError` where nothing can be measured, `RefusedError` when others go on using the server, and for a
-    model with recurrent states.
+    A server that does not speculate is measured by answers of `effort.tokens`; one that does by completions of two
+    tokens. `effort.rounds` bounds the completions of each kind in a cell. Raises `InputError` where nothing can be
+    measured, `RefusedError` when others go on using the server, and for a model with recurrent states that speculates.
     """
-    facts = look(server.props.model_path) if server.props.model_path else None
+    facts = look(server.props.model_path) if server.speculates and server.props.model_path else None
     shape = shape_of(facts) if facts is not None else None
     if shape is not None and shape.recurrent:
         raise RefusedError(
@@ -265,43 +297,52 @@ def measure_steps(
             "without speculation; measure that with `specdash baseline record` on an engine of its own"
         )
     report = BaselineReport()
-    # Short contexts first: the longer prompt goes on from the shorter one, which is in the slot already.
-    cells = sorted(server.cells(effort, report), key=lambda cell: (cell.context, cell.concurrency))
-    prompts = SlotPrompts(server, effort.idle_s, on_tasks)
-    end = time.monotonic() + effort.limit_s
+    cells = server.cells(effort, report)
+    began, least = time.monotonic(), LEAST_ROUNDS if server.speculates else LEAST_VALUES
+    end = began + effort.limit_s
     for number, cell in enumerate(cells):
         on_step(BaselineStep(cell, number + 1, len(cells), number / len(cells)))
-        slots = prompts.slots[: cell.concurrency]
-        if not prompts.read(slots, cell.context, end):
+        slots = server.slots[: cell.concurrency]
+        if not server.read(slots, cell.context, end, effort.idle_s):
             report.left_out.append(f"{cell.words}: no time is left of {effort.limit_s:.0f} s")
             continue
         plain: list[float] = []
         own: list[float] = []
         deadline = time.monotonic() + (end - time.monotonic()) / (len(cells) - number)
         for done in range(effort.rounds):
-            if done >= LEAST_ROUNDS and time.monotonic() > deadline:
+            now = time.monotonic()
+            if done >= least and now > deadline:
                 break
-            one = prompts.ask(slots, 2)
+            share = (number + done / effort.rounds) / len(cells)
+            left_s = (now - began) * (1 / share - 1) if share else None
+            on_step(BaselineStep(cell, number + 1, len(cells), share, left_s))
+            one = server.ask(slots, effort.tokens, effort.idle_s)
             if one is None or any(timings.get("draft_n") for timings in one):
                 continue
-            step = _least(one, "predicted_ms")
+            steps = [ms / (effort.tokens - 1) for ms in _known(one, "predicted_ms")]
+            if not server.speculates:
+                plain += steps
+                continue
+            step = min(steps)
             plain.append(step)
             # With one token more in the prompt; of three tokens one is drafted.
-            two = prompts.ask(slots, 3, more=1) if prompts.read_along else None
+            two = server.ask(slots, 3, effort.idle_s, more=1) if server.read_along else None
             drafted = [timings for timings in two or () if timings.get("draft_n")]
             if two is not None and drafted:
                 accepted = [timings for timings in drafted if timings.get("draft_n_accepted")]
                 # Was the draft rejected, a step without one followed.
-                took = _least(accepted or drafted, "predicted_ms") - (step if accepted else 2 * step)
-                own.append(took - (_least(two, "prompt_ms") - _least(one, "prompt_ms")))
-        found = step_of(plain, own, read_along=prompts.read_along)
+                took = min(_known(accepted or drafted, "predicted_ms")) - (step if accepted else 2 * step)
+                own.append(took - (min(_known(two, "prompt_ms")) - min(_known(one, "prompt_ms"))))
+        found = step_of(plain, own, read_along=server.read_along) if server.speculates else None
+        if not server.speculates and len(plain) >= LEAST_VALUES:
+            found = interval(median_of(plain[-MOST:]))
         if found is None:
-            report.left_out.append(f"{cell.words}: the server is in use, or drafts in two tokens")
-        elif found.high > effort.widest * found.low:
+            report.left_out.append(f"{cell.words}: the server is in use, or drafts in {effort.tokens} tokens")
+        elif server.speculates and found.high > effort.widest * found.low:
             report.left_out.append(f"{cell.words}: steps without a draft take {found.low:.1f} to {found.high:.1f} ms")
         else:
             rate = Interval(1000 / found.value, 1000 / found.high, 1000 / found.low)
-            baseline = server.baseline(cell, rate, len(plain), 2, BaselineMethod.TWO_TOKENS)
+            baseline = server.baseline(cell, rate, len(plain), effort.tokens)
             keep(baseline)
             report.measured.append(baseline)
             on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
@@ -327,12 +368,12 @@ def step_of(plain: Sequence[float], own: Sequence[float], *, read_along: bool) -
     return Interval(step - taken, max(step - 2 * taken - reach, 0.2 * step), step + reach)
 
 
-def _least(answers: Iterable[Mapping[str, Any]], name: str) -> float:
+def _known(answers: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     values = [timings.get(name) for timings in answers]
     known = [float(value) for value in values if isinstance(value, int | float)]
     if len(known) < len(values):
         raise SpecdashError("the server's answer has no timings; a newer llama.cpp has")
-    return min(known)
+    return known
 
 
 def measure_unasked(
@@ -341,70 +382,21 @@ def measure_unasked(
     engine: str | None,
     *,
     cancel: Cancel | None = None,
-    on_tasks: Callable[[frozenset[int]], None] = lambda _: None,
+    tasks: set[int] | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> BaselineReport:
     """Measure decode without speculation on a server of this machine for some seconds, and keep it.
 
-    Raises `RefusedError` where it does not speculate, and while it is on a trial, which this would disturb;
-    and what `measure_steps` raises.
+    `tasks` gets the numbers of what it was asked. Raises `RefusedError` where it does not speculate, and while it is on
+    a trial, which this would disturb; and what `measure` raises.
     """
     if trial_file(env).exists():
         raise RefusedError("a trial is under way, and what it measures would be disturbed; wait for its end")
     with MeasuredServer(url, key, engine=engine, gpu=gpu_names(), cancel=cancel, verified=False) as server:
         if not server.speculates:
             raise RefusedError("it does not speculate: there is nothing to compare")
-        return measure_steps(server, BY_ITSELF, lambda baseline: add_baseline(baseline, env), on_tasks=on_tasks)
-
-
-class SlotPrompts:
-    """Prompts in the slots of one server. Each completion goes on from where the last one of its slot ended, so that
-    nothing is read twice, not even by a model that cannot go back."""
-
-    def __init__(self, server: MeasuredServer, idle_s: float, on_tasks: Callable[[frozenset[int]], None]) -> None:
-        self._server, self._idle_s, self._on_tasks = server, idle_s, on_tasks
-        # llama-server fills the slots from the first on: the last ones are the least likely to hold a client's prompt.
-        self.slots = [slot.id for slot in server.slots.slots][::-1]
-        self._texts: dict[int, list[int]] = {slot: [] for slot in self.slots}
-        self._tasks = {slot.id: slot.task for slot in server.slots.slots}
-        self._own: set[int] = set()
-        self.read_along = True
-        """Whether a draft model reads along, as far as the server names its types."""
-
-    def read(self, slots: Sequence[int], context: int, end: float) -> bool:
-        """Put a prompt of that length into the slots; whether that was done before `end`."""
-        for slot in slots:
-            while (missing := context - len(self._texts[slot])) > 0:
-                if time.monotonic() > end:
-                    return False
-                self._server.wait_idle(self._idle_s)
-                self.ask([slot], 1, more=min(missing, _PIECE))
-        self.ask(slots, 2)
-        return time.monotonic() < end
-
-    def ask(self, slots: Sequence[int], tokens: int, more: int = 0) -> list[dict[str, Any]] | None:
-        """The timings of one answer in each slot, its prompt `more` tokens longer; None where others used the server
-        meanwhile."""
-        for slot in slots:
-            text = self._texts[slot]
-            text += self._server.prompt(len(text) + more, slot)[len(text) :]
-        answers = self._server.complete({slot: self._texts[slot] for slot in slots}, tokens)
-        for slot, answer in zip(slots, answers, strict=True):
-            answered = answer.get("tokens")
-            self._texts[slot] += [token for token in answered or () if isinstance(token, int)]
-        alone = True
-        for row in self._server.look().slots:
-            alone = alone and not row.is_processing and (row.id in slots or row.task == self._tasks.get(row.id))
-            self._tasks[row.id] = row.task
-            if row.id in slots and row.task is not None and not row.is_processing:
-                self._own.add(row.task)
-                kinds = [spec_type(name) for name in row.speculative_types or ()]
-                self.read_along = not kinds or any(kind is None or kind.reads_draft_model for kind in kinds)
-        self._on_tasks(frozenset(self._own))
-        if alone:
-            return [mapping(answer.get("timings")) for answer in answers]
-        self._server.wait_idle(self._idle_s)
-        return None
+        server.tasks = server.tasks if tasks is None else tasks
+        return measure(server, BY_ITSELF, lambda baseline: add_baseline(baseline, env))
 
 
 # The file of recorded baselines: read what can be read, replaced as a whole, so that a reader never sees half of it.

@@ -111,27 +111,18 @@ _NUMBER = re.compile(r"-[\d.]")
 _NEWER = "use a newer llama.cpp"
 
 
-class BinaryFit(Struct, frozen=True):
-    """The arguments for one build, and what of the settings is not among them."""
-
-    arguments: list[str] = field(default_factory=list)
-    lacks: list[Finding] = field(default_factory=list)
-
-
-def arguments(settings: BackendSettings, known: Engine) -> list[str]:
-    """The arguments after the program's name, without secrets: what keys set, then what LLAMA_EXTRA_ARGS set."""
-    return fit(settings, known).arguments
-
-
-def fit(settings: BackendSettings, known: Engine) -> BinaryFit:  # noqa: C901 - one loop for each kind of setting
-    """The arguments and everything that the build lacks of the settings, in the order of the catalogue; of a build from
-    before today's flags that alone, and no arguments."""
+def fit(  # noqa: C901 - one loop for each kind of setting
+    settings: BackendSettings, known: Engine
+) -> tuple[list[str], list[Finding]]:
+    """The arguments after the program's name, without secrets (what keys set, then what LLAMA_EXTRA_ARGS set), and
+    everything that the build lacks of the settings, in the order of the catalogue; of a build from before today's flags
+    that alone, and no arguments."""
     lacking = next((flag for flag in _OF_TODAY if flag not in known.flags), None)
     if lacking is None and not known.has_type("draft-simple"):
         lacking = f"{SPEC_TYPE_FLAG} draft-simple"
     if lacking is not None:
         message = f"{known.words} has no {lacking}: specdash runs builds with today's flags, and watches others"
-        return BinaryFit([], [error(LACKS, message, "LLAMA_BIN", _NEWER)])
+        return [], [error(LACKS, message, "LLAMA_BIN", _NEWER)]
     lacks: list[Finding] = []
     first: list[str] = []
     last: list[str] = []
@@ -177,7 +168,7 @@ def fit(settings: BackendSettings, known: Engine) -> BinaryFit:  # noqa: C901 - 
         if key in PASSED_ON and known.variables and key not in known.variables:
             message = f"{key} has no effect: {known.words} does not read it"
             lacks.append(warning(LACKS, message, key, f"remove it, or {_NEWER}"))
-    return BinaryFit([*first, *last], lacks)
+    return [*first, *last], lacks
 
 
 def environment(settings: BackendSettings) -> dict[str, str]:

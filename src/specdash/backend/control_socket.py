@@ -1,7 +1,7 @@
 """The runner's control socket: changes of its settings, one JSON object a line.
 
-A client sends one request a line: `{"do": "apply" | "trial" | "end" | "cancel" | "status" | "outlook", ...}`. The
-runner answers with any number of `{"progress": {...}}` lines and then one line of the result, or
+A client sends one request a line: `{"do": "apply" | "trial" | "end" | "cancel" | "status", ...}`. The runner
+answers with any number of `{"progress": {...}}` lines and then one line of the result, or
 `{"error": {"code": N, "reason": "..."}}` for what was refused, with an exit code of docs/scripting.md. A client that
 goes away changes nothing: what it asked for goes on, and is recorded. Only a trial lives as long as its connection.
 
@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from specdash.backend import trial
-from specdash.backend.journal import ApplyLock, Journal, read_records
-from specdash.backend.proxies import figures, fronts
-from specdash.backend.start_check import busy, promise_of
+from specdash.backend.journal import Journal, apply_lock
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, InputError, NotWrittenError, SpecdashError
-from specdash.core.paths import applies_file, run_records_dir, runtime_dir
+from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.core.structs import json_of
 from specdash.system.files import file_digest
@@ -104,7 +102,7 @@ class ControlSocket(socketserver.ThreadingUnixStreamServer):
             self._one_change.acquire(timeout=_CLOSE_S)
 
     def change(
-        self, wanted: Journal, listen: Callable[[Steps, ApplyProgress], None], lock: ApplyLock | None = None
+        self, wanted: Journal, listen: Callable[[Steps, ApplyProgress], None], *, locked: bool = False
     ) -> Outcome:
         """Make a change, one at a time, in the calling thread; its reports go to `listen`.
 
@@ -121,7 +119,7 @@ class ControlSocket(socketserver.ThreadingUnixStreamServer):
                 self.refuse_during_trial()
             self.words, self.steps = f"{wanted.kind} {wanted.what}", steps
             with self.session.change():
-                return Transaction(wanted, self.session, steps, self.env, lock=lock).run()
+                return Transaction(wanted, self.session, steps, self.env, locked=locked).run()
         finally:
             self.steps = None
             self._one_change.release()
@@ -140,7 +138,7 @@ class _Client(socketserver.StreamRequestHandler):
 
     def __init__(self, runner: ControlSocket, *connection: Any) -> None:
         self._runner = runner
-        self._lock: ApplyLock | None = None
+        self._lock: contextlib.ExitStack | None = None
         """Held for a whole trial."""
         super().__init__(*connection)
 
@@ -185,25 +183,6 @@ class _Client(socketserver.StreamRequestHandler):
             "trial": runner.trial.what if runner.trial is not None else None,
         }
 
-    def do_outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
-        settings, env = self._runner.session.engine.plan.settings, self._runner.env
-        proxies = fronts([settings.url], env)
-
-        def behind() -> int:
-            return int(sum(sum(figures(proxy, "active", "waiting", env=env)) for proxy in proxies))
-
-        # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
-        before, at_all, now = behind(), busy(promise_of(settings, env)), behind()
-        records = [record for record in read_records(applies_file(env)) if record.downtime_s is not None]
-        return {
-            "proxies": len(proxies),
-            "behind_proxy": now,
-            "direct": None if at_all is None else max(0, at_all - max(before, now)),
-            "last_downtime_s": records[-1].downtime_s if records else None,
-            "last_stall_s": records[-1].longest_stall_s if records else None,
-        }
-
     def do_apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         runner, wanted = self._runner, read(Journal, request["change"])
         if wanted.trial and runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
@@ -222,7 +201,7 @@ class _Client(socketserver.StreamRequestHandler):
             if is_gone and wanted.trial:
                 steps.cancel()
 
-        return _as_json(runner.change(wanted, listen, self._lock if wanted.trial else None))
+        return _as_json(runner.change(wanted, listen, locked=wanted.trial and self._lock is not None))
 
     def do_cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
         steps = self._runner.steps
@@ -234,11 +213,10 @@ class _Client(socketserver.StreamRequestHandler):
             raise InputError("this backend reads no env file, so nothing could be put back")
         runner.refuse_during_trial()
         with contextlib.ExitStack() as on_failure:
-            lock = on_failure.enter_context(ApplyLock(f"{what} (settings on trial)", runner.env))
+            on_failure.enter_context(apply_lock(f"{what} (settings on trial)", runner.env))
             plan = runner.session.engine.plan
             runner.trial = trial.begin(Path(runner.env_file), what, self._pid, plan, runner.env)
-            on_failure.pop_all()
-        self._lock = lock
+            self._lock = on_failure.pop_all()
         return {"backup": runner.trial.backup}
 
     def do_end(self, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +231,7 @@ class _Client(socketserver.StreamRequestHandler):
                 wanted = noted.way_back(runner.session.engine.plan.env_digest)
                 if wanted is None or runner.session.stopping:
                     break
-                outcome = runner.change(wanted, lambda *_: None, lock)
+                outcome = runner.change(wanted, lambda *_: None, locked=True)
                 if outcome.error is None:
                     break
             if outcome is not None and outcome.error is not None:
@@ -267,13 +245,13 @@ class _Client(socketserver.StreamRequestHandler):
             raise
         finally:
             runner.trial = None
-            lock.release()
+            lock.close()
         return _as_json(outcome)
 
 
 def _as_json(outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
-        return {"record": None, "changed": False, "slower": False, "problem": None}
+        return {"record": None, "changed": False, "problem": None}
     error = outcome.error
     problem = None if error is None else {"code": int(error.exit_code), "reason": str(error)}
-    return {**json_of(outcome, "record changed slower"), "problem": problem}
+    return {**json_of(outcome, "record changed"), "problem": problem}

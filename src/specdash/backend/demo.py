@@ -5,12 +5,8 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from specdash.core.errors import UsageError
-
 TARGET_MODEL = "demo-target.gguf"
 DRAFT_MODEL = "demo-draft.gguf"
-SPEC_TYPES = ("draft-simple", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "none")
-"""What the bundled models can do; the other types need heads or drafts of a special kind."""
 DRAFT_TYPE = "draft-simple"
 DRAFT_LENGTH = 4
 WIDE_ROWS = 32_768
@@ -41,15 +37,6 @@ def widened_target(directory: Path) -> tuple[Path, str]:
     except OSError as error:
         return bundled_model(TARGET_MODEL), f"{path}: {error.strerror or error}"
     return path, ""
-
-
-def parse_spec_types(text: str) -> tuple[str, ...]:
-    """A comma chain of spec types that the bundled models can run; raises `UsageError`."""
-    types = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not types or not {*types} <= {*SPEC_TYPES}:
-        choices = ", ".join(SPEC_TYPES)
-        raise UsageError(f"--spec-type {text}: the bundled models run {choices}, or a comma chain of them")
-    return types
 
 
 def env_text(

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from specdash.backend.binary import ESSENTIAL, LACKS, Engine, lack, secrets
 from specdash.backend.rules import error, warning
@@ -56,29 +56,23 @@ class Assignment(Struct, frozen=True):
         return f"{self.path} = {json.dumps(self.value)}"
 
 
-class EmbeddedFit(Struct, frozen=True):
-    """The assignments for one version of the package, and what of the settings is not among them."""
-
-    assignments: list[Assignment] = field(default_factory=list)
-    lacks: list[Finding] = field(default_factory=list)
-
-
 def capabilities(version: str) -> Engine:
     """What the package has: the attributes and spec types of the catalogue, which a test compares with its own."""
     attributes = frozenset(parameter.attribute for parameter in ENGINE if parameter.attribute is not None)
     return Engine(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
 
 
-def fit(settings: BackendSettings) -> EmbeddedFit:
+def fit(settings: BackendSettings) -> tuple[list[Assignment], list[Finding]]:
     """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
-    found = EmbeddedFit()
+    assignments: list[Assignment] = []
+    lacks: list[Finding] = []
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
         if assigned is None:
             continue
         if parameter.attribute is None:
             instead = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
-            found.lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
+            lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
             continue
         name, value = parameter.name, not assigned.value if parameter.inverted else assigned.value
         also = None
@@ -88,21 +82,21 @@ def fit(settings: BackendSettings) -> EmbeddedFit:
             also = Assignment(name, "timeout_write", value)
         elif name == "seed" and value == -1:
             value = _RANDOM_SEED
-        found.assignments.extend(filter(None, (Assignment(name, parameter.attribute, value), also)))
+        assignments.extend(filter(None, (Assignment(name, parameter.attribute, value), also)))
     if settings.spec_types:
-        found.assignments.append(Assignment("spec-type", _TYPES, list(settings.spec_types)))
+        assignments.append(Assignment("spec-type", _TYPES, list(settings.spec_types)))
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
-        found.lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
+        lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
     for key in settings.native:
         message = f"{key} has no effect: xllamacpp does not read it"
-        found.lacks.append(warning(LACKS, message, key, "use llama-server for it"))
-    return found
+        lacks.append(warning(LACKS, message, key, "use llama-server for it"))
+    return assignments, lacks
 
 
 def environment(settings: BackendSettings) -> dict[str, str]:
     """Variables the child needs. Holds secrets: never print it unmasked."""
-    plain = [[row.name, row.path, row.value] for row in fit(settings).assignments]
+    plain = [[row.name, row.path, row.value] for row in fit(settings)[0]]
     return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 

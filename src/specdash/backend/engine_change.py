@@ -27,8 +27,6 @@ LOOK_S = 0.012
 """Time between two looks at a starting engine: what passes between its health and our seeing it is downtime."""
 ENGINE_LOAD = "engine load"
 """Key in `ApplyRecord.step_seconds` of the engine's own load time."""
-MUCH_SLOWER = 5.0
-"""A first completion that takes so many times as long per token as before the change is worth a warning."""
 _ASKED = 3
 """How often an engine is asked for its health before it counts as unhealthy: a busy machine lets it answer late."""
 _DIRECT_S = 5.0
@@ -62,10 +60,7 @@ class EngineChange:
         self.planned = runner.replan(runner.engine.plan, edit.new)
         self.down_s: float | None = None
         """Seconds without a healthy engine, in all; None as long as there were none."""
-        self.slower = False
-        """Whether a first completion became much slower (`MUCH_SLOWER`)."""
         self._down_since: float | None = None
-        self._probe_before_s: float | None = None
         self._before: StartCheck | None = None
         """What it drafted before the change; None where it was not healthy."""
         self._well_at = self._next_look = 0.0
@@ -88,9 +83,6 @@ class EngineChange:
             self._change.warn(
                 f"{self._edit.env_file} was edited since the engine was started: those edits come into force too"
             )
-        check = self.child.check
-        if check is not None and check.probe_tokens and check.probe_s is not None:
-            self._probe_before_s = check.probe_s / check.probe_tokens
         self._before = self._drafting() if any(healthy(self.promise.url) for _ in range(_ASKED)) else None
 
     def drain_direct(self, limit_s: float) -> None:
@@ -168,13 +160,13 @@ class EngineChange:
         return check_start(self.promise, self.child.tail.texts, probe=False)
 
     def probe(self) -> None:
-        """One completion, compared with that of the engine before; what the runner's own probe of this start has shown
-        is not asked again. Raises `StepFailedError` where there is none."""
-        journal, promise = self._change.journal, self.promise
+        """One completion; what the runner's own probe of this start has shown is not asked again. Raises
+        `StepFailedError` where there is none."""
+        promise = self.promise
         if promise.no_probe is not None:
             self._steps.say(f"skipped: {promise.no_probe}")
             return
-        limit = min(_PROBE_S, journal.health_timeout_s)
+        limit = min(_PROBE_S, self._change.journal.health_timeout_s)
         deadline = time.monotonic() + min(limit, _RUNNER_S)
         while (known := self.child.check) is not None and known.pending and time.monotonic() < deadline:
             # Repeated: a clock runs, and a trial whose client is gone ends with it.
@@ -194,14 +186,6 @@ class EngineChange:
         if problem or self.child.ended is not None:
             raise self._failed(problem or "it generated, and then its process ended")
         self._steps.say(f"{tokens} tokens" if seconds is None else f"{tokens} tokens in {seconds:.1f} s")
-        before, now = self._probe_before_s, None if seconds is None else seconds / tokens
-        if now is not None and before and now > MUCH_SLOWER * before:
-            self.slower = True
-            self._change.warn(
-                f"a first completion takes {now / before:.0f} times as long as before the change "
-                f"({1000 * before:.1f} -> {1000 * now:.1f} ms a token); `specdash rollback {journal.number}` "
-                "goes back"
-            )
 
     def stands(self, *, at_last: bool) -> bool:
         """Whether it answers, now that it was verified. Raises `StepFailedError` where it ended, has not answered for

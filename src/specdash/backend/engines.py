@@ -11,7 +11,6 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
-import json
 import mmap
 import os
 import re
@@ -36,7 +35,7 @@ from specdash.core.paths import backend_env_file
 from specdash.system.text import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from specdash.backend.settings import BackendSettings
     from specdash.collect.gpu import Driver
@@ -120,7 +119,7 @@ def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -
 
 def lacking(settings: BackendSettings, engine: Engine) -> tuple[Finding, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
-    return tuple(embedded.fit(settings).lacks if engine.kind == PACKAGE else binary.fit(settings, engine).lacks)
+    return tuple((embedded.fit(settings) if engine.kind == PACKAGE else binary.fit(settings, engine))[1])
 
 
 def probe_environment(loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> dict[str, str]:
@@ -165,8 +164,7 @@ def _first_line(text: str, code: int) -> str:
 # What an engine was built for, read from its files: nothing is started. llama.cpp keeps each accelerator in a library
 # of its own (`libggml-cuda.so`), or everything in one file, which then names the driver's libraries.
 
-_NOT_GPU = frozenset({"", "base", "cpu", "blas", "rpc"})
-_ACCELERATED = (b"libcuda.so", b"libcudart", b"ggml_cuda_init", b"libvulkan.so")
+_ACCELERATED = (b"libcuda.so", b"libcudart", b"ggml_cuda_init", b"libvulkan.so", b"libsycl.so", b"libOpenCL.so")
 
 
 def for_cpu(engine: Engine) -> bool:
@@ -174,37 +172,33 @@ def for_cpu(engine: Engine) -> bool:
     if engine.kind == PACKAGE:
         spec = importlib.util.find_spec(PACKAGE)
         folder = Path(spec.origin or "").parent if spec is not None else Path()
-        code, libraries = [*folder.glob("*.so"), *folder.parent.glob(f"{PACKAGE}.libs/*.so*")], []
+        files = [*folder.glob("*.so"), *folder.parent.glob(f"{PACKAGE}.libs/*.so*")]
     else:
         path = Path(engine.path).resolve()
         named = [part for key, value in engine.loader if key == "LD_LIBRARY_PATH" for part in value.split(":") if part]
         folders = [path.parent, *(path.parent.parent / name for name in ("lib", "lib64")), *map(Path, named)]
-        libraries = [file for folder in folders for file in folder.glob("libggml*")]
-        code = [path, *libraries]
-    # `cuda` of `libggml-cuda.so.0`, `cpu` of `libggml-cpu-haswell.so`.
-    parts = {file.name.partition(".")[0].removeprefix("libggml").strip("-").partition("-")[0] for file in libraries}
+        files = [path, *(file for folder in folders for file in folder.glob("libggml*"))]
+    code = [(str(file), file.stat().st_mtime_ns) for file in files if file.is_file()]
     # A file that holds ggml's own code, and not only calls of it.
-    seen = "cpu" in parts or engine.kind == PACKAGE or any(_holds(file, b"ggml_backend_cpu_reg") for file in code)
-    return bool(seen and code) and parts <= _NOT_GPU and not any(_holds(file, *_ACCELERATED) for file in code)
-
-
-def _holds(file: Path, *names: bytes) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return _search(str(file), file.stat().st_mtime_ns, names)
-    return False
+    seen = (engine.kind == PACKAGE and bool(code)) or any(_holds(*file, b"ggml_backend_cpu_reg") for file in code)
+    return seen and not any(_holds(*file, *_ACCELERATED) for file in code)
 
 
 @functools.lru_cache(maxsize=32)
-def _search(path: str, _changed: int, names: tuple[bytes, ...]) -> bool:
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+def _holds(path: str, _changed: int, *names: bytes) -> bool:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        Path(path).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         return any(data.find(name) >= 0 for name in names)
+    return False
 
 
 # The devices an engine can run on, asked of itself.
 
 NONE = "none"
 """The device name that means the CPU."""
-_FACTS = (sys.executable, "-m", "specdash.backend.embedded_facts")
 _GOOD_FOR_S = 30.0
 _NVML_S = 2.0
 _TITLE = "Available devices:"
@@ -231,18 +225,15 @@ def parse_devices(text: str) -> tuple[Device, ...] | None:
 def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[Device, ...] | None:
     """The devices `engine` offers beside the CPU, None when it does not list them. Good for half a minute.
 
-    `env` is the environment to ask in: CUDA_VISIBLE_DEVICES hides devices. An engine built for the CPU is not asked.
+    `env` is the environment to ask in: CUDA_VISIBLE_DEVICES hides devices. An engine built for the CPU is not asked,
+    and the package cannot be.
     """
     if for_cpu(engine):
         return ()
-    if engine.kind != PACKAGE:
-        text, code = _asked((engine.path, "--list-devices"), probe_environment(engine.loader, env))
-        return parse_devices(text) if code == 0 else None
-    try:
-        rows = json.loads(_asked((*_FACTS, "--devices"), env)[0].splitlines()[-1])
-        return tuple(Device(str(name), str(words), int(total), int(free)) for name, words, total, free in rows)
-    except (ValueError, TypeError, IndexError):
+    if engine.kind == PACKAGE:
         return None
+    text, code = _asked((engine.path, "--list-devices"), probe_environment(engine.loader, env))
+    return parse_devices(text) if code == 0 else None
 
 
 def _asked(argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, int | None]:
@@ -284,7 +275,7 @@ def nvml_gpus() -> Gpus | None:
 
 def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
     """The UUIDs of the GPUs in the order in which CUDA numbers them in `env`; none where CUDA has none."""
-    text, code = _asked((*_FACTS, "--cuda"), env)
+    text, code = _asked((sys.executable, "-m", "specdash.backend.cuda_order"), env)
     return tuple(text.split()) if code == 0 else ()
 
 
@@ -292,8 +283,6 @@ def used_gpus(
     settings: BackendSettings,
     engine: Engine | None,
     base: Mapping[str, str],
-    nvml: Callable[[], Gpus | None] = nvml_gpus,
-    cuda: Callable[[Mapping[str, str]], tuple[str, ...]] = cuda_gpus,
 ) -> tuple[UsedGpu, ...]:
     """The GPUs that the settings use, in the engine's order; none where it runs on the CPU.
 
@@ -307,9 +296,9 @@ def used_gpus(
     if engine is not None and for_cpu(engine):
         return ()
     env = {**base, **settings.environment}
-    seen = nvml()
+    seen = nvml_gpus()
     by_uuid = {gpu.uuid: gpu for gpu in seen.gpus} if seen is not None else {}
-    numbered = enumerate(map(by_uuid.get, cuda(env) if by_uuid else ()))
+    numbered = enumerate(map(by_uuid.get, cuda_gpus(env) if by_uuid else ()))
     known = {f"CUDA{number}": gpu for number, gpu in numbered if gpu is not None}
     found = [UsedGpu(name, gpu.name or "unnamed", gpu) for name, gpu in known.items()]
     if engine is not None and not (known and {*filter(None, named.split(","))} <= {*map(str.lower, known)}):

@@ -14,7 +14,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ from specdash.system.processes import same_process
 from specdash.system.text import clock, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 Note = TypeVar("Note", bound=JsonRecord)
 _SHORTEST_SECRET = 4
@@ -229,45 +229,38 @@ def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
     return None if journal is None or same_process(journal.pid, journal.pid_started) else journal
 
 
-class ApplyLock:
+@contextlib.contextmanager
+def apply_lock(what: str, env: Mapping[str, str] = os.environ) -> Iterator[None]:
     """One apply at a time, across processes: a lock that the kernel gives back, however its holder ends. The file
-    stays; it says who holds the lock, since when, and what for."""
+    stays; it says who holds the lock, since when, and what for.
 
-    def __init__(self, what: str, env: Mapping[str, str] = os.environ) -> None:
-        self._what = what
-        self._path = apply_lock_file(env)
-        self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        """Take it. Raises `ConflictError` naming the holder, `NotWrittenError` when the file cannot be made."""
+    Raises `ConflictError` naming the holder, `NotWrittenError` when the file cannot be made.
+    """
+    path = apply_lock_file(env)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise NotWrittenError(f"{path}: {error.strerror or error}; nothing was changed") from None
+    with contextlib.closing(os.fdopen(descriptor, "rb", buffering=0)) as file:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise NotWrittenError(f"{self._path}: {error.strerror or error}; nothing was changed") from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            with contextlib.closing(os.fdopen(self._descriptor, encoding="utf-8", errors="replace")) as file:
-                holder = file.read(_LONGEST_NOTE)
+            holder = file.read(_LONGEST_NOTE).decode("utf-8", "replace")
             raise ConflictError(
                 f"another apply is running{f' ({holder})' if holder else ''}; wait for its end"
             ) from None
-        self._note(f"pid {os.getpid()}, since {clock(time.time())}: {self._what}")
-        return self
 
-    def _note(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, text.encode(), 0)
+        def note(text: str) -> None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, text.encode(), 0)
 
-    def release(self) -> None:
-        """Give it back."""
-        self._note("")
-        os.close(self._descriptor)
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+        note(f"pid {os.getpid()}, since {clock(time.time())}: {what}")
+        try:
+            yield
+        finally:
+            note("")
 
 
 def read_records(path: Path) -> tuple[ApplyRecord, ...]:

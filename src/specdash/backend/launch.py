@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -48,15 +47,6 @@ def free_port(host: str) -> int:
         return int(server.getsockname()[1])
 
 
-def is_listening(settings: BackendSettings) -> bool:
-    """Whether a connection to the server can be made now."""
-    with contextlib.suppress(OSError):
-        host = urlsplit(settings.url).hostname or ""
-        with socket.create_connection((host, settings.port), timeout=0.1):
-            return True
-    return False
-
-
 NO_BACKTRACE = "GGML_NO_BACKTRACE"
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 
@@ -84,7 +74,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
         """The child's command line, free of secrets."""
         if self.engine.kind == PACKAGE:
             return (sys.executable, "-m", "specdash.backend.embedded")
-        return (self.engine.path, *binary.arguments(self.settings, self.engine))
+        return (self.engine.path, *binary.fit(self.settings, self.engine)[0])
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
@@ -103,7 +93,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(assignment.text for assignment in embedded.fit(self.settings).assignments)
+            return tuple(assignment.text for assignment in embedded.fit(self.settings)[0])
         return self.argv[1:]
 
     @property

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from specdash.backend import auto
 from specdash.backend.binary import Engine  # noqa: TC001 - a field type
-from specdash.backend.engines import UsedGpu, cuda_gpus, find_engine, nvml_gpus, used_gpus
+from specdash.backend.engines import UsedGpu, find_engine, used_gpus
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, setting
 from specdash.collect.run_records import live_backends, live_proxies
@@ -26,11 +26,10 @@ from specdash.llama.model_facts import refusal_of
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
-    from specdash.core.readings import Gpus
     from specdash.llama.memory import SlotLayout
 
 _RULE_OF = {True: "removed-key", False: "settings"}
@@ -58,12 +57,6 @@ class Circumstances(Masked, Struct, frozen=True):
     """Whether the service runs, so that its listening socket stays open."""
     back: bool = False
     """Whether the values are of a version from before, which may hold keys that are not known."""
-    gpus: Callable[[], Gpus | None] = nvml_gpus
-    """What NVML says of the GPUs; None where there are none."""
-    cuda: Callable[[Mapping[str, str]], tuple[str, ...]] = cuda_gpus
-    """The UUIDs of the GPUs in the order in which CUDA numbers them in an environment."""
-    probe_engine: bool = True
-    """Ask the engine's binary what it can do."""
 
     def own(self) -> frozenset[int]:
         """The processes of this service and their children; without a manager, what runs from the env file."""
@@ -140,21 +133,16 @@ def judge(role: Role, values: Mapping[str, str], circumstances: Circumstances) -
     return plan(values, circumstances).findings if role is Role.BACKEND else proxy_findings(values, circumstances)
 
 
-def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -> BackendSettings | None:
-    """The settings that `values` give; None where something in them cannot be meant."""
-    return _read(values, circumstances)[0]
-
-
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
-    settings, problems = _read(values, circumstances)
+    settings, problems = read(values, circumstances)
     if settings is None:
         nothing = BackendSettings(parameters={})
         return Plan(values, circumstances, nothing, unread=True, problems=tuple(problems))
     engine: Engine | None = None
     failure: SpecdashError | None = None
     try:
-        engine = find_engine(settings, circumstances.base) if circumstances.probe_engine else None
+        engine = find_engine(settings, circumstances.base)
     except (SpecdashError, ValueError, OSError) as raised:
         failure = raised if isinstance(raised, SpecdashError) else InputError(str(raised))
         problems.append(error("engine", failure.problem.what, failure.problem.key, failure.problem.fix))
@@ -174,14 +162,14 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
             facts[name] = found
         else:
             problems.append(error("file-kind", f"{key}={path}: {other.what}", key, other.fix))
-    gpus = used_gpus(settings, engine, circumstances.base, circumstances.gpus, circumstances.cuda)
+    gpus = used_gpus(settings, engine, circumstances.base)
     return Plan(
         values, circumstances, settings, engine=engine, model=facts.get("model"), draft=facts.get("spec-draft-model"),
         gpus=gpus, own=circumstances.own(), problems=tuple(problems), failure=failure,
     )  # fmt: skip
 
 
-def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
+def read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
     """The settings and what is to be known about them; None, and the reasons, where something cannot be meant."""
     env = {key: text for key, text in values.items() if text != ""}
     env |= {key: around.base[key] for key in MACHINE_KEYS if key not in env and around.base.get(key)}
@@ -200,10 +188,8 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
     def on_gpu(settings: BackendSettings) -> bool:
         """Whether the model itself would run on a GPU."""
         try:
-            engine = find_engine(settings, around.base) if around.probe_engine else None
-            return settings.value("gpu-layers") != 0 and bool(
-                used_gpus(settings, engine, around.base, around.gpus, around.cuda)
-            )
+            engine = find_engine(settings, around.base)
+            return settings.value("gpu-layers") != 0 and bool(used_gpus(settings, engine, around.base))
         except (SpecdashError, ValueError, OSError):
             return False
 

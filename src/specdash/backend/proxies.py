@@ -51,19 +51,13 @@ def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> list[Pro
     return [record for record in live_proxies(env) if place(record.upstream) in wanted]
 
 
-def held_fronts(held: Iterable[HeldProxy], env: Mapping[str, str] = os.environ) -> list[ProxyRecord]:
-    """The proxies of a journal that still run."""
-    wanted = {(proxy.pid, proxy.url) for proxy in held}
-    return [record for record in live_proxies(env) if (record.pid, record.url) in wanted]
-
-
-def figures(proxy: ProxyRecord, *names: str, env: Mapping[str, str] = os.environ) -> list[float]:
-    """Those of its state, as far as it answers and knows them: how many requests are `active` upstream and `waiting`,
-    and the `longest_wait_s` of those."""
+def figure(proxy: ProxyRecord, name: str, env: Mapping[str, str] = os.environ) -> float | None:
+    """How many requests are `active` upstream or `waiting`, or the `longest_wait_s` of those; None where it does not
+    answer, or know."""
     with contextlib.suppress(OSError):
-        found = _ask_admin(proxy, "/admin/state", env)
-        return [value for name in names if isinstance(value := found.get(name), int | float)]
-    return []
+        value = _ask_admin(proxy, "/admin/state", env).get(name)
+        return value if isinstance(value, int | float) else None
+    return None
 
 
 def _ask_admin(proxy: ProxyRecord, path: str, env: Mapping[str, str], body: Any = None) -> dict[str, Any]:
@@ -110,12 +104,12 @@ class ProxyHold:
 
     def total(self, name: str) -> int:
         """Requests that they have `active` upstream now, or `waiting`; one that does not answer counts for none."""
-        return int(sum(sum(figures(proxy, name, env=self.env)) for proxy in self.held))
+        return int(sum(figure(proxy, name, self.env) or 0 for proxy in self.held))
 
     def resume(self) -> None:
         """Let everything pass again; may be called again."""
-        stalls = [stall for proxy in self.held for stall in figures(proxy, "longest_wait_s", env=self.env)]
-        self.longest_stall_s = max((*stalls, *filter(None, [self.longest_stall_s])), default=None)
+        stalls = [self.longest_stall_s, *(figure(proxy, "longest_wait_s", self.env) for proxy in self.held)]
+        self.longest_stall_s = max((stall for stall in stalls if stall is not None), default=None)
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join(2 * ANSWER_S * max(1, len(self.held)))

@@ -26,10 +26,11 @@ import msgspec.structs
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.control_socket import ControlSocket
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.launch import check_port, end_run_record, is_listening, write_run_record
+from specdash.backend.launch import check_port, end_run_record, write_run_record
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
-from specdash.backend.start_check import line, pending, watch_start
+from specdash.backend.start_check import StartWatch, line, promise_of
+from specdash.backend.trial import resume
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
@@ -41,16 +42,14 @@ from specdash.system.files import file_digest, reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from specdash.backend.journal import HeldProxy
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.start_check import StartWatch
-    from specdash.backend.trial import Repaired
     from specdash.core.records import StartCheck
 
 SWAP_SIGNAL = signal.SIGUSR1
 SWAP_GRACE_S = 1.0
 """The longest wait between the two SIGTERMs of a swap: no client is served any more when one is asked for."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PROBE_S = 0.015
 _IDLE_S = 1.0
 _DRAIN_S = 0.5
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
@@ -127,7 +126,7 @@ class BackendSession:
         self.known_faults: set[str] = set()
         """What cannot be recorded, each sentence shown once."""
         self.watch: StartWatch | None = None
-        """Looks whether the engine that has just started speculates; None while none has."""
+        """Looks whether the engine speculates; None while that is put off."""
         self.verdict = ""
         """What it has found, as it was shown."""
         self.first_signal: int | None = None
@@ -229,13 +228,14 @@ class BackendSession:
 
     def _loop(self) -> None:
         engine, is_gone = self.engine, False
+        self._watch_again()
         while not is_gone:
-            idle = self.next is not None or (engine.check is not None and self.watch is None)
-            is_gone = engine.child.exited(_IDLE_S if idle else _PROBE_S, self._wake)
+            is_gone = engine.child.exited(_IDLE_S, self._wake)
             self._signals()
             if not is_gone:
                 self._take_orders()
-                self._see_start()
+                if self.unrecorded and engine.check is not None:
+                    self._write_record(engine.check)
             if self.log.lost:
                 self.fault(f"the log {self.log.path} cannot be written: output is lost")
 
@@ -253,35 +253,30 @@ class BackendSession:
             self.known_faults.add(text)
             self.echo.feed(f"specdash: warning: {text}\n".encode())
 
-    def _see_start(self) -> None:
-        """See that the engine listens, then what the look at its start shows."""
-        engine = self.engine
-        if self.next is not None or self.first_signal is not None:
+    def _see(self, engine: EngineRun, check: StartCheck) -> None:
+        """What the look at the start of an engine has shown."""
+        if engine is not self.engine or engine.code is not None:
             return
-        if engine.check is None:
-            if is_listening(engine.plan.settings):
-                self._write_record(pending())
-                self._watch_again()
-            return
-        if self.unrecorded:
-            self._write_record(engine.check)
-        while self.watch is not None and (check := self.watch.take()) is not None:
-            if not check.pending and check.probe_tokens != 0:
-                # A probe that broke off is most likely the engine's end, which is about to be seen.
-                self._proven()
-            self._write_record(check)
-            if not check.pending and check.drafting is not Drafting.OFF and self.verdict != line(check):
-                self.verdict = line(check)
-                self._say(self.verdict)
-        if self.watch is not None and self.watch.done:
-            self.watch = None
+        if not check.pending and check.probe_tokens != 0:
+            # A probe that broke off is most likely the engine's end, which is about to be seen.
+            self._proven()
+        self._write_record(check)
+        if not check.pending and check.drafting is not Drafting.OFF and self.verdict != line(check):
+            self.verdict = line(check)
+            self._say(self.verdict)
 
     def _watch_again(self) -> None:
         """Look at the start of the engine, as far as that is still to be done."""
-        check = self.engine.check
-        if self.watch is None and check is not None and check.pending:
+        engine, settings, check = self.engine, self.engine.plan.settings, self.engine.check
+        if self.watch is None and engine.code is None and (check is None or check.pending):
             self.verdict = ""
-            self.watch = watch_start(self.engine.plan, self.engine.tail)
+            self.watch = StartWatch(
+                promise_of(settings),
+                engine.tail.texts,
+                lambda found: self._order(partial(self._see, engine, found)),
+                probe=settings.start_probe,
+                engine=engine.plan.engine.words if settings.start_probe and settings.start_baseline else None,
+            )
 
     def _unwatch(self) -> None:
         if self.watch is not None:
@@ -437,14 +432,14 @@ def run(
     plan: LaunchPlan,
     make: Callable[[bytes | None], LaunchPlan],
     received: list[int],
-    repaired: Repaired,
+    held: tuple[HeldProxy, ...],
 ) -> int:
     """Run the server until it ends or a signal stops it. Must be called from the main thread.
 
     SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old.
     `make` plans the env file, or bytes in its place, and raises `SpecdashError` for what must not be started.
-    `received` are signals that came before this call. `repaired` is what the runner before left behind: its holds are
-    lifted once the server answers.
+    `received` are signals that came before this call. `held` are proxies that the runner before held: they are let go
+    once the server answers.
 
     Returns 0 after SIGTERM or SIGHUP and when the server ends well by itself, 130 after Ctrl-C. Raises `SpecdashError`
     with the last errors of its log when it fails.
@@ -473,7 +468,8 @@ def run(
         session.fault(control.problem)
     if plan.refused:
         session.say_refused(plan)
-    threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
+    if held:
+        threading.Thread(target=resume, args=(held, plan.settings.url), name="resume", daemon=True).start()
     control.serve()
     try:
         return session.run()

@@ -51,16 +51,11 @@ def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
     return f"{parameter.flags[0]} {text} in {SOURCE}"
 
 
-class ExtraArgs(Struct, frozen=True):
-    """`known` maps a parameter's name to its text; `rest` are the arguments that no catalogue entry covers, with their
-    values, in their order."""
+def parse(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Of the value of `LLAMA_EXTRA_ARGS`, the texts of known parameters by name, and the arguments that no catalogue
+    entry covers, with their values, in their order.
 
-    known: dict[str, str]
-    rest: tuple[str, ...]
-
-
-def parse(text: str) -> ExtraArgs:
-    """Parse the value of `LLAMA_EXTRA_ARGS`. Raises `InputError` for bad quoting, removed flags and missing values."""
+    Raises `InputError` for bad quoting, removed flags and missing values."""
     try:
         words = shlex.split(text)[::-1]
     except ValueError:
@@ -86,7 +81,7 @@ def parse(text: str) -> ExtraArgs:
         if _CHAIN in given and _CHAIN in known:
             given[_CHAIN] = f"{known[_CHAIN]},{given[_CHAIN]}"
         known |= given
-    return ExtraArgs(known, tuple(rest))
+    return known, tuple(rest)
 
 
 def canonical(word: str) -> str:
@@ -272,7 +267,7 @@ class _SettingsReader:
     def __init__(self, env: Mapping[str, str], choice: SpecTypeChoice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
         self.choice = choice
-        self.extra = parse(self.env.get(SOURCE, ""))
+        self.extra, self.rest = parse(self.env.get(SOURCE, ""))
         self.knobs: dict[str, str] = {}
         self.remarks: list[Problem] = []
         self.assigned: dict[str, ParameterValue] = {}
@@ -325,7 +320,7 @@ class _SettingsReader:
             start_probe=str(self._ours("LLAMA_START_PROBE")) != "0",
             start_baseline=str(self._ours("LLAMA_START_BASELINE")) != "0",
             secrets=self.secrets,
-            extra_args=tuple(self.extra.rest),
+            extra_args=self.rest,
             native=native,
             environment=environment,
             remarks=tuple(self.remarks),
@@ -343,8 +338,8 @@ class _SettingsReader:
     def _lookup(self, parameter: Parameter) -> tuple[str, str] | None:
         keys = (self.knobs.get(parameter.name, ""), *parameter.keys)
         found = [(self.env[key], key) for key in keys if key in self.env]
-        if parameter.name in self.extra.known:
-            found.insert(0, (self.extra.known[parameter.name], SOURCE))
+        if parameter.name in self.extra:
+            found.insert(0, (self.extra[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
             found += [("0", no) for key in parameter.keys if (no := negated(key)) != key and no in self.env]
         for text, source in found[1:]:
@@ -447,7 +442,7 @@ class _SettingsReader:
             if key in BY_KEY or key in negations:
                 continue
             (native if key.startswith("LLAMA_ARG_") else environment)[key] = value
-            if key in PASSED_ON and any(canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
+            if key in PASSED_ON and any(canonical(word) in PASSED_ON[key].flags for word in self.rest):
                 self._remark(f"{key}={value} is ignored: {SOURCE} wins", key)
         return native, environment
 

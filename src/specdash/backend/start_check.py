@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -29,8 +28,6 @@ from specdash.system.http import Cancel, ask
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from specdash.backend.launch import LaunchPlan
-    from specdash.backend.output import Tail
     from specdash.backend.settings import BackendSettings
     from specdash.core.readings import Counters, Slots
     from specdash.llama.start_failures import StartFailure
@@ -265,11 +262,6 @@ def judge(
     return verdict(Drafting.READY, f"{chain}: its slots can draft{why}")
 
 
-def pending() -> StartCheck:
-    """The verdict before anything was seen."""
-    return StartCheck(Drafting.UNKNOWN, time.time(), because="it is being looked at", pending=True)
-
-
 def line(check: StartCheck) -> str:
     """The verdict as the runner says it."""
     if check.cause == FAILED_COMPLETION:
@@ -333,28 +325,24 @@ def check_start(
 
 
 class StartWatch:
-    """Waits in a thread until a server is ready, then checks its start; `take` gives each verdict once. If it drafts,
-    decode without speculation is measured after that."""
+    """Watches the start of a server in a thread: `publish` gets each verdict, the first as soon as the server answers
+    at all. If it drafts, decode without speculation is measured after that."""
 
     def __init__(
-        self, promise: ServerPromise, lines: Callable[[], Sequence[str]], *, probe: bool, engine: str | None = None
+        self,
+        promise: ServerPromise,
+        lines: Callable[[], Sequence[str]],
+        publish: Callable[[StartCheck], None],
+        *,
+        probe: bool,
+        engine: str | None = None,
     ) -> None:
         """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
-        self._promise, self._lines, self._probe, self._engine = promise, lines, probe, engine
+        self._promise, self._lines, self._publish = promise, lines, publish
+        self._probe, self._engine = probe, engine
         self._cancel = Cancel()
-        self._verdicts: deque[StartCheck] = deque()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="start-check", daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether no verdict is left, and none will come."""
-        return not self._verdicts and not self._thread.is_alive()
-
-    def take(self) -> StartCheck | None:
-        """The next verdict, None while there is none."""
-        return self._verdicts.popleft() if self._verdicts else None
+        threading.Thread(target=self._work, name="start-check", daemon=True).start()
 
     def cancel(self) -> None:
         """End it, at once and with its connection: a server that is to end waits for its clients."""
@@ -362,8 +350,11 @@ class StartWatch:
         self._cancel()
 
     def _work(self) -> None:
-        promise, publish = self._promise, self._verdicts.append
-        while not healthy(promise.url, self._cancel):
+        promise, publish, answers = self._promise, self._publish, False
+        while (seen := health(promise.url, self._cancel)) is None or seen.status is not HealthStatus.OK:
+            if seen is not None and not answers:
+                answers = True
+                publish(StartCheck(Drafting.UNKNOWN, time.time(), because="it is being looked at", pending=True))
             if self._stopped.wait(_POLL_S):
                 return
         found = check_start(promise, self._lines, probe=self._probe, cancel=self._cancel, publish=publish)
@@ -375,14 +366,14 @@ class StartWatch:
             return
         from specdash.backend.baseline import measure_unasked
 
-        known = [frozenset[int]()]
+        tasks: set[int] = set()
         generated = found.probe_tokens
         # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
-            report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, on_tasks=known.append)
+            report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, tasks=tasks)
             generated += report.generated
-        if known[-1] and not self._stopped.is_set():
-            found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(known[-1])))
+        if tasks and not self._stopped.is_set():
+            found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(tasks)))
             publish(self._counted(found, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
@@ -398,10 +389,3 @@ class StartWatch:
             if self._stopped.wait(_COUNT_S):
                 break
         return check
-
-
-def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
-    """Begin to watch the start of the engine of `plan`, whose output `tail` keeps."""
-    settings = plan.settings
-    engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
-    return StartWatch(promise_of(settings), tail.texts, probe=settings.start_probe, engine=engine)

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from specdash.backend.engine_change import EngineChange
 from specdash.backend.env_store import Backups, check_writable, read_env
 from specdash.backend.journal import (
-    ApplyLock,
     append_record,
+    apply_lock,
     journal_file,
     next_number,
     read_records,
@@ -54,8 +54,6 @@ class Outcome(Struct, frozen=True):
     record: ApplyRecord
     error: SpecdashError | None = None
     changed: bool = False
-    slower: bool = False
-    """Whether a first completion became much slower (`engine_change.MUCH_SLOWER`)."""
 
 
 class Transaction:
@@ -68,9 +66,9 @@ class Transaction:
         steps: Steps,
         env: Mapping[str, str] = os.environ,
         *,
-        lock: ApplyLock | None = None,
+        locked: bool = False,
     ) -> None:
-        """`wanted` holds the edits and the options; `lock` is the one that the caller holds for a whole trial."""
+        """`wanted` holds the edits and the options; `locked`: the caller holds the lock, for a whole trial."""
         self.steps = steps
         self.journal = replace(wanted, pid=os.getpid(), pid_started=own_start())
         """What is noted of the change, on the disk before anything of it is done."""
@@ -79,7 +77,7 @@ class Transaction:
         self.engine: EngineChange | None = None
         """None where the backend is not changed, or does not run."""
         self._runner = runner
-        self._lock = lock
+        self._locked = locked
 
     def run(self) -> Outcome:
         """Make the change, or put everything back; never raises for what a change can meet.
@@ -88,11 +86,11 @@ class Transaction:
         a dead process not be undone, and `InputError` for a journal that cannot be read: nothing was touched then, and
         nothing is recorded.
         """
-        with contextlib.ExitStack() as locked:
+        with contextlib.ExitStack() as lock:
             try:
                 with self.steps.step(ApplyStep.LOCK):
-                    if self._lock is None:
-                        locked.enter_context(ApplyLock(f"{self.journal.kind} {self.journal.what}", self.env))
+                    if not self._locked:
+                        lock.enter_context(apply_lock(f"{self.journal.kind} {self.journal.what}", self.env))
                         # The journal of a dead process is the only one: its change goes back first.
                         if (left := unfinished(self.env)) is not None:
                             self.warn(*undo_dead(left, self.env))
@@ -121,7 +119,7 @@ class Transaction:
                         except NotWrittenError as error:
                             self.warn(str(error))
                     record = self._conclude(ApplyOutcome.APPLIED)
-                    return Outcome(record, changed=True, slower=self.engine is not None and self.engine.slower)
+                    return Outcome(record, changed=True)
             except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
                 return self.undo(error)
             finally:

@@ -17,10 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.journal import ApplyLock, Edit, Journal, NoteFile, unfinished
-from specdash.backend.proxies import ProxyHold, held_fronts
+from specdash.backend.journal import Edit, Journal, NoteFile, apply_lock, unfinished
+from specdash.backend.proxies import ProxyHold
 from specdash.backend.start_check import healthy
 from specdash.backend.transaction import undo_dead
+from specdash.collect.run_records import live_proxies
 from specdash.core.changes import ApplyKind, ApplyStep, Role, differences
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, SpecdashError
@@ -30,7 +31,7 @@ from specdash.core.structs import Masked
 from specdash.system.processes import own_start, same_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from specdash.backend.journal import HeldProxy
     from specdash.backend.launch import LaunchPlan
@@ -142,27 +143,21 @@ _HOLD_S = 600.0
 _POLL_S = 0.05
 
 
-class Repaired(Struct, frozen=True):
-    """What was found and put back. `lines` are sentences for the log."""
-
-    lines: tuple[str, ...] = ()
-    held: tuple[HeldProxy, ...] = ()
-    """Proxies that the dead runner held."""
-
-    def resume(self, url: str) -> None:
-        """Keep the proxies held until the backend at `url` answers, then let their clients through."""
-        if not self.held:
-            return
-        hold = ProxyHold(lambda _: None)
-        hold.hold(held_fronts(self.held), "specdash puts the old settings back", _HOLD_S)
-        deadline = time.monotonic() + _HOLD_S
-        while hold.held and not healthy(url) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        hold.resume()
+def resume(held: Iterable[HeldProxy], url: str, env: Mapping[str, str] = os.environ) -> None:
+    """Keep the proxies that a dead runner held until the backend at `url` answers, then let their clients through."""
+    wanted = {(proxy.pid, proxy.url) for proxy in held}
+    hold = ProxyHold(lambda _: None, env)
+    found = [record for record in live_proxies(env) if (record.pid, record.url) in wanted]
+    hold.hold(found, "specdash puts the old settings back", _HOLD_S)
+    deadline = time.monotonic() + _HOLD_S
+    while hold.held and not healthy(url) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    hold.resume()
 
 
-def repair(env_file: str, env: Mapping[str, str] = os.environ) -> Repaired:
-    """Undo the change and the trial of a dead process on this env file, or on a proxy's alone.
+def repair(env_file: str, env: Mapping[str, str] = os.environ) -> tuple[list[str], tuple[HeldProxy, ...]]:
+    """Undo the change and the trial of a dead process on this env file, or on a proxy's alone: sentences for the log,
+    and the proxies that it held.
 
     Never raises: what cannot be undone is in the sentences, and its journal stays for the next start.
     """
@@ -170,7 +165,7 @@ def repair(env_file: str, env: Mapping[str, str] = os.environ) -> Repaired:
     held: tuple[HeldProxy, ...] = ()
     file = os.path.realpath(env_file)
     try:
-        with ApplyLock("repair", env):
+        with apply_lock("repair", env):
             journal = unfinished(env)
             backend = journal.edit(Role.BACKEND) if journal is not None else None
             if journal is not None and (backend is None or os.path.realpath(backend.env_file) == file):
@@ -189,7 +184,7 @@ def repair(env_file: str, env: Mapping[str, str] = os.environ) -> Repaired:
                 lines.append(f"`specdash {noted.what}` was cut short while it tried settings: {why}")
     except ConflictError:
         # Another process is at it, and will finish it.
-        return Repaired()
+        return [], ()
     except SpecdashError as error:
         lines.append(str(error))
-    return Repaired(tuple(lines), held)
+    return lines, held

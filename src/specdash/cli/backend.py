@@ -65,15 +65,15 @@ def run(args: argparse.Namespace) -> int:
 
     env_file = args.env_file or str(backend_env_file())
     # What a runner that was killed left half-done goes back before the env file is read.
-    repaired = repair(env_file)
-    for line in repaired.lines:
+    lines, held = repair(env_file)
+    for line in lines:
         print(f"specdash: {line}", file=sys.stderr, flush=True)
     plan = session.first_plan(env_file, judged, planned)
     # A full disk behind standard error keeps no server down.
     with contextlib.suppress(OSError):
         for warning in plan.warnings:
             print(f"specdash: warning: {warning}", file=sys.stderr, flush=True)
-    return session.run(plan, judged, received, repaired)
+    return session.run(plan, judged, received, held)
 
 
 def _refuse(plan: LaunchPlan) -> None:

@@ -104,8 +104,7 @@ def _service_file(args: argparse.Namespace) -> str | None:
 
 
 def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namespace, engine: str | None = None) -> int:
-    from specdash.backend.baseline import MeasuredServer, add_baseline, gpu_names, measure_steps
-    from specdash.bench.baseline import measure
+    from specdash.backend.baseline import STEP_ROUNDS, MeasuredServer, add_baseline, gpu_names, measure
     from specdash.bench.report import RunningLine
 
     kept: list[Baseline] = []
@@ -130,13 +129,10 @@ def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namesp
     try:
         with MeasuredServer(place.url, place.key, engine=engine, gpu=gpu_names()) as server:
             if server.speculates:
-                from specdash.backend.baseline import STEP_ROUNDS
-
                 say(f"{server.url} speculates: measured by completions of two tokens, which cannot draft")
                 rounds = effort.rounds if args.requests is not None else STEP_ROUNDS
-                report = measure_steps(server, replace(effort, rounds=rounds, tokens=2), keep, show)
-            else:
-                report = measure(server, effort, keep, show)
+                effort = replace(effort, rounds=rounds, tokens=2)
+            report = measure(server, effort, keep, show)
         for line in report.left_out:
             say(f"not measured: {line}")
         code = ExitCode.OK if report.measured else ExitCode.BAD_INPUT

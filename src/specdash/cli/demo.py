@@ -71,8 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, metavar="N", help="stop after N seconds (default with --headless: 20)")
     parser.add_argument("--headless", action="store_true", help="run without the dashboard, then print a snapshot")
     parser.add_argument("--json", action="store_true", help="print the snapshot as JSON (implies --headless)")
-    types = ", ".join(demo.SPEC_TYPES)
-    parser.add_argument("--spec-type", default=demo.DRAFT_TYPE, metavar="T", help=f"{types}, or a comma chain")
     parser.add_argument(
         "--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto", help="which llama.cpp to run"
     )
@@ -93,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
     headless = args.headless or args.json
     if args.seconds is not None and not 1 <= args.seconds <= 86400:
         raise UsageError(f"--seconds {args.seconds:g}: must be 1 to 86400")
-    spec_types = demo.parse_spec_types(args.spec_type)
     settings = resolved_settings(args)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
@@ -105,9 +102,8 @@ def run(args: argparse.Namespace) -> int:
         model, no_room = demo.widened_target(directory)
         if no_room:
             print(f"specdash demo: {no_room}; a smaller model is served, on which drafts cannot pay", file=sys.stderr)
-        target = start_backend(keeper, directory, spec_types, args.engine, model)
-        if spec_types != ("none",):
-            start_baseline(keeper, directory)
+        target = start_backend(keeper, directory, (demo.DRAFT_TYPE,), args.engine, model)
+        start_baseline(keeper, directory)
         if args.timings is None:
             # What agents cost is in no recorded answer: with --record the counters must be the recorded requests'.
             target = start_proxy(keeper, directory, target)

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
@@ -31,7 +31,6 @@ from specdash.core.errors import ConflictError, RefusedError, ServiceError, Seve
 from specdash.core.records import read
 from specdash.system.files import file_digest
 from specdash.system.processes import is_alive, own_start
-from specdash.system.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +44,7 @@ _UNDOING_S = 120.0
 
 class Apply:
     """One change. `error` is what stood in the way, for its exit code; None when it went well. `changed` is whether
-    anything was touched, undone or not; `slower` that it went well, but a first completion became much slower."""
+    anything was touched, undone or not."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Apply:
     ) -> None:
         self.plan = plan
         self.error: SpecdashError | None = None
-        self.changed = self.slower = False
+        self.changed = False
         self.cancelled = False
         """Whether the end was asked for, in time or not."""
         self.undoing = False
@@ -128,7 +127,6 @@ class Apply:
         problem = answer["problem"]
         self.error = RemoteError(problem["reason"], problem["code"]) if problem is not None else None
         self.changed = bool(answer["changed"])
-        self.slower = bool(answer.get("slower"))
         return read(ApplyRecord, answer["record"])
 
     def _report(self, progress: ApplyProgress) -> None:
@@ -145,28 +143,6 @@ def _cancel(path: str) -> None:
     with contextlib.suppress(SpecdashError), closing(RunnerConnection(path)) as connection:
         while not connection.ask("cancel")["cancelled"] and time.monotonic() < deadline:
             time.sleep(_CANCEL_AGAIN_S)
-
-
-def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> str:
-    """What clients would feel of the change now, as its runner sees it; empty where the engine is not touched."""
-    for edit in plan.edits:
-        with contextlib.suppress(SpecdashError):
-            if edit.role is Role.BACKEND and (runner := runner_of(edit.env_file, env)) is not None:
-                with closing(RunnerConnection(runner[0])) as connection:
-                    return outlook_words(connection.ask("outlook"))
-    return ""
-
-
-def outlook_words(found: Mapping[str, Any]) -> str:
-    """`2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off`."""
-    parts = []
-    if found["proxies"]:
-        last = found["last_stall_s"] if found["last_stall_s"] is not None else found["last_downtime_s"]
-        parts.append(f"{counted(found['behind_proxy'], 'client')} behind the proxy will wait")
-        parts[0] += f", {last:.1f} s last time" if last is not None else ""
-    if found["direct"]:
-        parts.append(f"{counted(found['direct'], 'direct client')} of the backend will be cut off")
-    return "; ".join(parts)
 
 
 def await_trial_end(env: Mapping[str, str] = os.environ) -> None:

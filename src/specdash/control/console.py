@@ -115,12 +115,6 @@ class Console:
 
         return plan_rollback(self._find(), env=self._env)
 
-    def outlook(self, plan: ApplyPlan) -> str:
-        """What clients would feel of the plan now; see `control.change.outlook`."""
-        from specdash.control.change import outlook
-
-        return outlook(plan, self._env)
-
     def start(self, plan: ApplyPlan) -> RunningApply:
         """Apply in a thread. One at a time: raises `SpecdashError` while another of this dashboard runs."""
         from specdash.control.change import Apply

@@ -64,6 +64,10 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     (EVERY_COMMAND, "--backend-service"): _MANAGER,
     (EVERY_COMMAND, "--proxy-service"): _MANAGER,
     ("demo", "--tour"): "`specdash demo` changes its load by itself; `?` shows the keys of each screen",
+    (
+        "demo",
+        "--spec-type",
+    ): "`e` in its dashboard changes LLAMA_SPEC_TYPE",
     ("fleet", "--group-by"): "`/` filters the rows by name, address, model or state",
     ("fleet", "--since"): _FLEET_HISTORY,
     ("fleet", "--until"): _FLEET_HISTORY,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from specdash.backend import engines, plan
 from specdash.backend.launch import free_port
 from specdash.backend.plan import Circumstances, judge
+from specdash.backend.rules import values
 from specdash.core.changes import Role
 from support import tiny_models as tiny
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdash.core.errors import Finding
+    from specdash.core.readings import Gpus
 
     Check = Callable[..., "Found"]
 
@@ -99,24 +102,47 @@ def cuda_order(*uuids: str) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
     return visible
 
 
+class Machine:
+    """What the judgement finds on the machine: no GPU, and an engine that is not asked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._real = engines.find_engine, engines.listed_names
+        self.gpus(None)
+        self.asks_engine(asks=False)
+
+    def gpus(self, seen: Gpus | None, cuda: Callable[[Mapping[str, str]], tuple[str, ...]] | None = None) -> None:
+        """NVML sees these, and CUDA numbers them so."""
+        self._patch.setattr(engines, "nvml_gpus", lambda: seen)
+        self._patch.setattr(engines, "cuda_gpus", cuda or cuda_order("GPU-0", "GPU-1"))
+
+    def asks_engine(self, *, asks: bool = True) -> None:
+        """Whether the engine is found and asked."""
+        find, names = self._real if asks else (lambda *_: None, lambda *_: frozenset())
+        self._patch.setattr(plan, "find_engine", find)
+        self._patch.setattr(values, "listed_names", names)
+
+
 @pytest.fixture
-def context(tmp_path: Path) -> Circumstances:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The machine that `context` is on."""
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def context(tmp_path: Path, machine: Machine) -> Circumstances:
     """An env file that is not there yet, no service, no GPU, and no question to the engine."""
-    home = str(tmp_path)
-    return Circumstances(
-        tmp_path / "x.env",
-        base={"HOME": home},
-        gpus=lambda: None,
-        cuda=cuda_order("GPU-0", "GPU-1"),
-        probe_engine=False,
-    )
+    return Circumstances(tmp_path / "x.env", base={"HOME": str(tmp_path)})
 
 
 @pytest.fixture
-def backend(context: Circumstances, models: dict[str, str]) -> Check:
-    """Check a backend: the llama model on a free port, with changes; keyword arguments go to the context."""
+def backend(context: Circumstances, models: dict[str, str], machine: Machine) -> Check:
+    """Check a backend: the llama model on a free port, with changes; keyword arguments go to the context, and `gpus`
+    are the machine's."""
 
-    def run(wanted: dict[str, str] | None = None, **more: Any) -> Found:
+    def run(wanted: dict[str, str] | None = None, *, gpus: Gpus | None = None, **more: Any) -> Found:
+        if gpus is not None:
+            machine.gpus(gpus)
         values = {"LLAMA_MODEL": models["llama"], "LLAMA_CTX_SIZE": "4096", "LLAMA_PORT": str(free_port("127.0.0.1"))}
         values |= wanted or {}
         return Found(judge(Role.BACKEND, values, replace(context, **more)))

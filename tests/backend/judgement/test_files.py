@@ -96,7 +96,7 @@ def test_an_architecture_that_the_engine_does_not_know_is_a_warning(backend: Che
 
 def _gpu(free: int) -> dict[str, Any]:
     gpus = Gpus((Gpu(0, None, "GPU-0", None, None, 0, free, free, processes=()),))
-    return {"gpus": lambda: gpus}
+    return {"gpus": gpus}
 
 
 def test_a_context_that_does_not_fit_names_the_largest_that_does(backend: Check, models: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from support import known_engines
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backend.judgement.conftest import Check
+    from backend.judgement.conftest import Check, Machine
 
 GIB = 1024**3
 ALL = {"LLAMA_GPU_LAYERS": "all"}
@@ -56,9 +56,10 @@ CUDA = cuda_order(LARGE, SMALL)
         ({"LLAMA_GPU_LAYERS": "0"}, []),
     ],
 )
-def test_gpus_are_those_that_cuda_means(wanted: dict[str, str], uuids: list[str]) -> None:
+def test_gpus_are_those_that_cuda_means(wanted: dict[str, str], uuids: list[str], machine: Machine) -> None:
+    machine.gpus(SEEN, CUDA)
     settings = settings_from_env({"LLAMA_MODEL": "m.gguf", **wanted})
-    found = used_gpus(settings, None, {}, lambda: SEEN, CUDA)
+    found = used_gpus(settings, None, {})
     assert [used.gpu.uuid for used in found if used.gpu is not None] == uuids
 
 
@@ -73,18 +74,22 @@ def test_gpus_are_those_that_cuda_means(wanted: dict[str, str], uuids: list[str]
         ({"LLAMA_DEVICE": "CUDA1"}, "error"),
     ],
 )
-def test_memory_is_measured_on_the_gpu_that_is_used(wanted: dict[str, str], severity: str, backend: Check) -> None:
-    assert backend({**ALL, **wanted}, gpus=lambda: SEEN, cuda=CUDA).one("gpu-memory").severity == severity
+def test_memory_is_measured_on_the_gpu_that_is_used(
+    wanted: dict[str, str], severity: str, backend: Check, machine: Machine
+) -> None:
+    machine.gpus(SEEN, CUDA)
+    assert backend({**ALL, **wanted}).one("gpu-memory").severity == severity
 
 
 def test_the_figure_is_nvmls_and_the_engines_own_only_where_nvml_has_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, tmp_path: Path
 ) -> None:
+    machine.gpus(SEEN, CUDA)
     listed = (Device("CUDA0", "RTX 4090", 24 * GIB, 19 * GIB), Device("Vulkan0", "Radeon", 16 * GIB, 15 * GIB))
     monkeypatch.setattr(engines, "list_devices", lambda *_: listed)
     engine = known_engines.engine(str(tmp_path / "none"))
     settings = settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_DEVICE": "CUDA0,Vulkan0"})
-    found = used_gpus(settings, engine, {}, lambda: SEEN, CUDA)
+    found = used_gpus(settings, engine, {})
     assert [free_on([used], frozenset())[0] for used in found] == [20 * GIB, 15 * GIB]
 
 

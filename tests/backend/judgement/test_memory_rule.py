@@ -17,7 +17,7 @@ from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate,
 from specdash.system.text import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from backend.judgement.conftest import Check
     from specdash.backend.plan import Circumstances
@@ -30,8 +30,7 @@ def _free(*sizes: int, used: int = 0, processes: tuple[GpuProcess, ...] | None =
     # The driver's own share is neither used nor free.
     gpus = Gpus(tuple(Gpu(n, None, f"GPU-{n}", None, None, used, size + used + GIB, size, processes=processes)
                       for n, size in enumerate(sizes)))  # fmt: skip
-    observe: Callable[[], Gpus] = lambda: gpus  # noqa: E731 - a keyword argument of the context
-    return {"gpus": observe}
+    return {"gpus": gpus}
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +71,7 @@ def test_where_nvml_does_not_tell_what_the_service_holds_it_is_no_error(
 
 def test_what_the_driver_reserves_is_not_free(backend: Check, needed: int) -> None:
     gpu = Gpu(0, None, "GPU-0", None, None, 0, 8 * GIB, needed - 1, processes=())
-    assert backend(ALL, gpus=lambda: Gpus((gpu,))).one("gpu-memory").severity == "error"
+    assert backend(ALL, gpus=Gpus((gpu,))).one("gpu-memory").severity == "error"
 
 
 @pytest.mark.parametrize(("limit", "kept"), [("16", 16), ("0", 0), ("8192", 50), ("-1", 50)])

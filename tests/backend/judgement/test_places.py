@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backend.judgement.conftest import Check
+    from backend.judgement.conftest import Check, Machine
     from specdash.backend.plan import Circumstances
 
 _LISTEN = """
@@ -94,12 +94,13 @@ def test_no_apply_moves_the_socket_of_a_proxy_that_runs(key: str, proxy: Check, 
 
 
 def test_an_env_file_that_cannot_be_read_and_a_binary_that_is_no_engine_are_errors(
-    backend: Check, context: Circumstances
+    backend: Check, context: Circumstances, machine: Machine
 ) -> None:
     assert context.env_file is not None
     context.env_file.mkdir()
     assert backend().of("env-file")[0].severity == "error"
+    machine.asks_engine()
     for path in ("/absent/llama-server", "/bin/false"):
-        row = backend({"LLAMA_BIN": path}, probe_engine=True).one("engine")
+        row = backend({"LLAMA_BIN": path}).one("engine")
         assert (row.severity, row.key) == ("error", "LLAMA_BIN")
         assert path in row.message

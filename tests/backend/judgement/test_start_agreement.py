@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
@@ -27,6 +26,7 @@ from support.raw_engine import RawOutcome, run_raw
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from backend.judgement.conftest import Machine
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
@@ -95,6 +95,11 @@ ROWS = (
         types="ngram-simple,draft-eagle3", draft="draft"),
     Row("another vocabulary", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="other-word"),
     Row("another BOS", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="no-bos"),
+    Row("another number of BOS", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="bos-2"),
+    Row("a draft that adds EOS", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="adds-eos"),
+    Row("a much longer vocabulary", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="too-long"),
+    Row("a draft without a vocabulary", "without", "vocabulary", "vocab_mismatch", types="draft-simple", draft="no-vocabulary"),
+    Row("another first token", "speculates", types="draft-simple", draft="other-start"),
     # Exits.
     Row("no prediction layers", "exit", "nextn-layers", "mtp_no_heads", types="draft-mtp"),
     Row("a draft without prediction layers", "exit", "nextn-layers", "mtp_no_heads", model="qwen35-mtp", draft="draft-wide",
@@ -138,6 +143,10 @@ ROWS = (
         draft="eagle3-wide"),
     Row("a recurrent draft", "abort", "recurrent-draft", "recurrent_draft", types="draft-simple", draft="mamba-draft",
         parameters={"spec-draft-n-max": 8}),
+    Row("a hybrid draft", "abort", "recurrent-draft", "recurrent_draft", types="draft-simple", draft="lfm2-draft",
+        parameters={"spec-draft-n-max": 8}),
+    Row("an EAGLE-3 of a recurrent model", "abort", "draft-architecture", "draft_of_other_model", model="mamba",
+        types="draft-eagle3", draft="eagle3"),
     Row("an absent lookup cache", "abort", "file", "lookup_cache_failed", types="ngram-cache",
         parameters={"lookup-cache-static": "/absent"}),
 )  # fmt: skip
@@ -219,11 +228,12 @@ def test_the_engine_does_what_the_table_says_and_its_end_is_explained(
 
 @pytest.mark.parametrize(("row", "engine"), JUDGED)
 def test_preflight_says_of_the_table_what_the_engine_does(
-    row: Row, engine: str, settings: dict[str, Scalar], context: Circumstances
+    row: Row, engine: str, settings: dict[str, Scalar], context: Circumstances, machine: Machine
 ) -> None:
     asks = row.rule == "engine-lacks"
+    machine.asks_engine(asks=asks)
     env = _env(row, settings, engine) | ({"LLAMA_BIN": llama_server_binary()} if asks else {})
-    found: tuple[Finding, ...] = judge(Role.BACKEND, env, replace(context, probe_engine=asks))
+    found: tuple[Finding, ...] = judge(Role.BACKEND, env, context)
     wrong = errors(found)
     assert [finding.rule for finding in wrong] == ([] if row.rule is None else [row.rule]), [
         finding.line for finding in found

@@ -20,6 +20,7 @@ from specdash.core.changes import Role
 from specdash.core.readings import Gpu, Gpus
 
 if TYPE_CHECKING:
+    from backend.judgement.conftest import Machine
     from specdash.core.errors import Finding
 
 TABLE = Path(__file__).with_name("findings.txt")
@@ -33,7 +34,7 @@ def _values(words: str | None, models: dict[str, str]) -> dict[str, str]:
     return {key: re.sub(r"%([\w-]+)", lambda name: models[name[1]], text).replace("|", " ") for key, _, text in pairs}
 
 
-def _findings(case: str, models: dict[str, str], context: Circumstances) -> tuple[Finding, ...]:
+def _findings(case: str, models: dict[str, str], context: Circumstances, machine: Machine) -> tuple[Finding, ...]:
     match = _CASE.match(case)
     assert match is not None, case
     role, options = Role(match[1]), match[2] or ""
@@ -47,18 +48,19 @@ def _findings(case: str, models: dict[str, str], context: Circumstances) -> tupl
         context = replace(context, other={**base, **other})
     changed = frozenset(values) if "[changed]" in options or "[back]" in options else frozenset()
     context = replace(context, changed=changed, back="[back]" in options)
+    machine.gpus(None)
     if (gpus := re.search(r"\[gpus ([\d,]+)\]", options)) is not None:
         free = [int(word) * MIB for word in gpus[1].split(",")]
         seen = Gpus(tuple(Gpu(n, f"G{n}", f"GPU-{n}", None, None, 0, size, size, processes=())
                           for n, size in enumerate(free)))  # fmt: skip
-        context = replace(context, gpus=lambda: seen)
+        machine.gpus(seen)
     return judge(role, wanted, context)
 
 
-def _lines(case: str, models: dict[str, str], context: Circumstances, folder: Path) -> list[str]:
+def _lines(case: str, models: dict[str, str], context: Circumstances, machine: Machine, folder: Path) -> list[str]:
     names = sorted(((path, f"%{name}") for name, path in models.items()), key=lambda pair: -len(pair[0]))
     lines = []
-    for row in _findings(case, models, context):
+    for row in _findings(case, models, context, machine):
         if (row.rule, row.severity) == ("host-memory", "info"):
             continue
         text = f"  {row.severity} {row.rule} {row.key or '-'}: {row.message}{f' -> {row.fix}' if row.fix else ''}"
@@ -72,14 +74,16 @@ def _lines(case: str, models: dict[str, str], context: Circumstances, folder: Pa
     return lines
 
 
-def test_every_finding_is_as_the_table_says(models: dict[str, str], context: Circumstances, tmp_path: Path) -> None:
+def test_every_finding_is_as_the_table_says(
+    models: dict[str, str], context: Circumstances, machine: Machine, tmp_path: Path
+) -> None:
     written = TABLE.read_text(encoding="utf-8").splitlines()
     found = []
     for line in written:
         if not line.startswith("  "):
             found.append(line)
             if line and not line.startswith("#"):
-                found += _lines(line, models, context, tmp_path)
+                found += _lines(line, models, context, machine, tmp_path)
     if os.environ.get("FREEZE"):
         TABLE.write_text("\n".join(found) + "\n", encoding="utf-8")
     else:

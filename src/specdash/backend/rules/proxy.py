@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 import psutil
 
 from specdash.backend.auto import cells_asked
-from specdash.backend.plan import readable_settings
+from specdash.backend.plan import read
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.rules.machine import listeners, place
 from specdash.backend.rules.values import env_lines, unknown_keys
@@ -110,7 +110,7 @@ def _upstream(proxy: _Proxy) -> Iterator[Finding]:
         message = f"{named} is the proxy's own address: it would ask itself"
         yield error("upstream", message, UPSTREAM, "name the llama.cpp server")
     elif around.other is not None:
-        backend = readable_settings(around.other, around)
+        backend, _ = read(around.other, around)
         yield from pair(backend, proxy.texts, around) if backend is not None else ()
 
 

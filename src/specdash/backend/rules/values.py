@@ -69,7 +69,7 @@ def unknown_keys(role: Role, values: Mapping[str, str], around: Circumstances) -
         elif not backend and key in REMOVED_SETTINGS:
             yield warning("removed-key", f"{key} was removed and is ignored", key, REMOVED_SETTINGS[key])
         elif key.startswith("LLAMA_" if backend else "PROXY_") or (close and not backend):
-            if backend and around.probe_engine and key in (listed := listed_names(values, around.base)):
+            if backend and key in (listed := listed_names(values, around.base)):
                 continue
             what = "a known key and is passed on unread" if backend else "a setting of this proxy: it is ignored"
             # What the engine could not be asked about, it may read.

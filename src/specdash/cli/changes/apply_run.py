@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from specdash.backend.journal import describe, unfinished
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings, say
 from specdash.cli.signals import cancelled_by_signals, change_begun
-from specdash.control.change import Apply, outlook
+from specdash.control.change import Apply
 from specdash.control.deployment import find_deployment
-from specdash.control.plan import ApplyOptions, plan_rollback, preview
+from specdash.control.plan import ApplyOptions, preview
 from specdash.core.changes import ApplyOutcome, ApplyProgress, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
@@ -166,35 +166,15 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions) 
     if args.dry_run:
         return ExitCode.REFUSED if plan.refused else ExitCode.OK
     printer = StepPrinter()
-    if not plan.refused:
-        if felt := outlook(plan, os.environ):
-            printer.say(felt)
-        if not confirm("Apply this?", args.yes, "apply"):
-            printer.say("nothing was changed")
-            return ExitCode.OK
-    apply, record = _applied(plan, options, printer, args, shown=plan)
-    if apply.slower and not args.yes and sys.stdin.isatty() and sys.stderr.isatty():
-        print("keep it? [Y/n] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in ("n", "no"):
-            back = plan_rollback(plan.deployment, record.number, env=os.environ)
-            apply, record = _applied(back, options, printer, args)
-    return exit_code(record, apply.error, changed=apply.changed)
-
-
-def _applied(
-    plan: ApplyPlan,
-    options: ApplyOptions,
-    printer: StepPrinter,
-    args: argparse.Namespace,
-    shown: ApplyPlan | None = None,
-) -> tuple[Apply, ApplyRecord]:
-    """Apply the plan, and say how it ended."""
+    if not plan.refused and not confirm("Apply this?", args.yes, "apply"):
+        printer.say("nothing was changed")
+        return ExitCode.OK
     apply = Apply(plan, options, printer, os.environ)
     with cancelled_by_signals(apply):
         change_begun.set()
         record = apply.run()
-        report(record, as_json=args.json, shown=shown)
-    return apply, record
+        report(record, as_json=args.json, shown=plan)
+    return exit_code(record, apply.error, changed=apply.changed)
 
 
 def _show(plan: ApplyPlan, args: argparse.Namespace) -> None:

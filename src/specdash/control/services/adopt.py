@@ -97,13 +97,13 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
         return None
     try:
         words = (word.split("=", 1) if word.startswith("--") else [word] for word in argv[1:])
-        given = settings.parse(shlex.join(part for parts in words for part in parts))
+        known, unknown = settings.parse(shlex.join(part for parts in words for part in parts))
     except InputError:
         return None
     own = {key: value for key, value in variables.items() if key.startswith(_VARIABLES) or key == "LLAMA_API_KEY"}
     named: dict[str, str] = {}
     rest: list[str] = []
-    for parameter, text in ((BY_NAME[name], text) for name, text in given.known.items()):
+    for parameter, text in ((BY_NAME[name], text) for name, text in known.items()):
         if parameter.keys:
             # The name that operators use, where it has one beside llama.cpp's own.
             named[min(parameter.keys, key=lambda key: key.startswith("LLAMA_ARG_"))] = text
@@ -111,7 +111,7 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
             rest.append((parameter.flags if text == "1" else parameter.off_flags)[0])
         else:
             rest += [parameter.flags[0], text]
-    rest += given.rest
+    rest += unknown
     port = local_port(target.url) if target.url else None
     values = {
         **own,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from specdash.core.changes import STEPS, ApplyOutcome, ApplyProgress, ApplyStep, StepState
@@ -64,7 +62,6 @@ class ApplyScreen(PageScreen[None]):
     """Enter begins, escape leaves before the beginning and after the end, that of ending it rolls back.
 
     `start` begins the apply; `done` hears how it ended, None when it never began or failed before it could be recorded.
-    `outlook` finds what clients will feel, in a thread of its own.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = page_bindings({"open": "begin", "stop": "cancel"} | CLOSING)
@@ -76,7 +73,6 @@ class ApplyScreen(PageScreen[None]):
         plan: ApplyPlan | None,
         start: Callable[[], RunningApply],
         done: Callable[[ApplyRecord | None], None],
-        outlook: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(dashboard)
         self.running: RunningApply | None = None
@@ -84,8 +80,6 @@ class ApplyScreen(PageScreen[None]):
         self._plan = plan
         self._start = start
         self._done = done
-        self._outlook = outlook
-        self._felt = ""
         self._cancelled: bool | None = None
         """What became of the wish to cancel; None: there was none."""
         self._told = False
@@ -93,17 +87,6 @@ class ApplyScreen(PageScreen[None]):
     def on_mount(self) -> None:
         """The page follows the steps."""
         self.set_interval(_REFRESH_S, self._follow)
-        if self._plan is not None and not self._plan.refused:
-            threading.Thread(target=self._look, name="outlook", daemon=True).start()
-
-    def _look(self) -> None:
-        self._felt = self._outlook()
-        with contextlib.suppress(RuntimeError):
-            self.app.call_from_thread(self._looked)
-
-    def _looked(self) -> None:
-        if self.is_mounted:
-            self.page.redraw()
 
     @property
     def busy(self) -> bool:
@@ -169,7 +152,6 @@ class ApplyScreen(PageScreen[None]):
         for edit in self._plan.edits:
             how = "restarts" if edit.needs_restart else "takes over while it runs"
             lines.append(((f"  {edit.role} ", "text bold"), (f"{how}; {edit.env_file}", "dim")))
-        lines += [((f"  {part}", "text"),) for part in wrap(self._felt, width - 3, 3)] if self._felt else []
         findings = [finding for finding in self._plan.findings if finding.severity is not Severity.INFO]
         if findings:
             lines += [BLANK, *finding_lines(findings, width, max(height - len(lines) - 1, 1), GLYPHS.alert)]

@@ -349,12 +349,7 @@ class TuneScreen(BoardScreen[TuneBoard]):
     def _show_apply(self, title: str, plan: ApplyPlan | None, start: Callable[[], RunningApply]) -> None:
         from specdash.tui.screens.apply import ApplyScreen
 
-        console = self.console
-
-        def felt() -> str:
-            return console.outlook(plan) if plan is not None else ""
-
-        self.app.push_screen(ApplyScreen(self.dashboard, title, plan, start, self._applied, felt))
+        self.app.push_screen(ApplyScreen(self.dashboard, title, plan, start, self._applied))
 
     def _applied(self, record: ApplyRecord | None) -> None:
         if record is not None and record.outcome is ApplyOutcome.APPLIED:

@@ -12,7 +12,7 @@ import psutil
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.backend.proxies import figures, fronts
+from specdash.backend.proxies import figure, fronts
 from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
@@ -287,8 +287,9 @@ def warning_titles(classes: frozenset[str]) -> str:
 def waiting_at_proxies(place: EngineAddress, env: Mapping[str, str] = os.environ) -> int | None:
     """How many requests wait at the proxies in front of an engine, which is not asked itself: a measurement is not
     disturbed by it, and an engine that is being restarted could not answer. None where no proxy answers."""
-    counts = [count for proxy in fronts([place.url], env) for count in figures(proxy, "waiting", env=env)]
-    return int(sum(counts)) if counts else None
+    counts = [figure(proxy, "waiting", env) for proxy in fronts([place.url], env)]
+    known = [count for count in counts if count is not None]
+    return int(sum(known)) if known else None
 
 
 def wait_for_idle_machine(stop: Flag, limit_s: float = LONGEST_WAIT_S) -> Callable[..., None]:
