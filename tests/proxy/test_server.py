@@ -28,7 +28,6 @@ from support.waiting import until, until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from support.scripted_server import Call
 

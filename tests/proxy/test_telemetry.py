@@ -7,7 +7,7 @@ import logging
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,9 +31,6 @@ from specdash.proxy.http.status import context_json, render
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, EventsFile, Telemetry, events_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "XYZZY-secret"
 

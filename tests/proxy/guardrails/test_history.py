@@ -36,6 +36,7 @@ from support.histories import (
     do_roles_alternate,
     growing,
     request,
+    system,
     text,
     tool_turn,
     tools,
@@ -124,10 +125,11 @@ def test_the_marker_says_what_is_gone_and_repeats_the_latest_removed_instruction
     marker = made.messages[0].content[-1]["text"]
     assert marker.startswith(f"[CONTEXT PRUNED: {removed} older messages (~")
     assert marker.endswith("The conversation continues from recent context below.]")
-    messages = [*long_history(10), assistant("done"), user("now fix the tests"), *long_history(60)[1:]]
-    made, removed = pruned(messages, 16_000)
-    assert removed > 22
-    assert made.messages[0].content[-1]["text"].endswith("removed messages:]\nnow fix the tests")
+    for more in ([], [system("a note")]):
+        messages = [*long_history(10), assistant("done"), user("now fix the tests"), *more, *long_history(60)[1:]]
+        made, removed = pruned(messages, 16_000)
+        assert removed > 22
+        assert made.messages[0].content[-1]["text"].endswith("removed messages:]\nnow fix the tests")
 
 
 @pytest.mark.parametrize("window", [2000, 10_000])
