@@ -40,6 +40,10 @@ quick='
 if(PROJECT_NAME STREQUAL "ggml")
   set(CMAKE_UNITY_BUILD OFF)
   set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+  # Virtual machines announce AMX and then refuse its instructions.
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    string(APPEND CMAKE_CXX_FLAGS_RELEASE " -mno-amx-tile -mno-amx-int8 -mno-amx-bf16")
+  endif()
 elseif(PROJECT_NAME STREQUAL "llama.cpp")
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")

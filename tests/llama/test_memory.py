@@ -24,7 +24,7 @@ from specdash.llama.memory import (
     snapshots_of,
     together,
 )
-from specdash.llama.model_shape import shape_of
+from specdash.llama.model_shape import ModelShape, shape_of
 from support import tiny_models as tiny
 
 ONE = slots_of(1)
@@ -45,11 +45,26 @@ def _gpu(found: MemoryEstimate, what: str) -> int:
     return sum(part.gpu for part in found.parts if part.what == what)
 
 
+def _host(found: MemoryEstimate, what: str) -> int:
+    return sum(part.host for part in found.parts if part.what == what)
+
+
+def _with(facts: GgufFacts, architecture: str, **values: int) -> GgufFacts:
+    renamed = {key.replace("llama.", f"{architecture}."): value for key, value in facts.values.items()}
+    more = {f"{architecture}.{key.replace('__', '.')}": value for key, value in values.items()}
+    return replace(facts, architecture=architecture, values={**renamed, **more})
+
+
+def _shape(facts: GgufFacts) -> ModelShape:
+    found = shape_of(facts)
+    assert found is not None
+    return found
+
+
 def test_without_a_gpu_nothing_is_on_it_and_the_weights_are_the_whole_file(llama: GgufFacts) -> None:
     found = _of(llama, ModelLoad(4096, ONE))
-    assert found.gpu == 0
-    weights = sum(part.host for part in found.parts if part.what == "weights")
-    assert weights == sum(tensor.size for tensor in llama.tensors)
+    assert (found.gpu, found.exact) == (0, True)
+    assert _host(found, "weights") == sum(tensor.size for tensor in llama.tensors)
 
 
 def test_with_all_layers_on_the_gpu_only_the_input_embedding_stays(llama: GgufFacts) -> None:
@@ -77,15 +92,12 @@ def test_a_model_without_an_output_layer_keeps_its_embedding_on_both_sides(llama
     assert parts[0].gpu == sum(t.size for t in tied.tensors)
 
 
-def test_experts_kept_on_the_cpu_leave_the_gpu(llama: GgufFacts) -> None:
+def test_experts_and_a_cache_kept_on_the_cpu_leave_the_gpu(llama: GgufFacts) -> None:
     experts = tuple(Tensor(f"blk.{n}.ffn_up_exps.weight", 1000) for n in range(3))
     mixed = replace(llama, tensors=(*llama.tensors, *experts))
     loads = [ModelLoad(4096, ONE, gpu_layers=ALL_LAYERS, cpu_experts=count) for count in (0, 1, ALL_LAYERS)]
     weights = [_gpu(_of(mixed, load), "weights") for load in loads]
     assert weights == [weights[0], weights[0] - 1000, weights[0] - 3000]
-
-
-def test_a_cache_kept_off_the_gpu_takes_none_of_it(llama: GgufFacts) -> None:
     assert _gpu(_of(llama, ModelLoad(4096, ONE, gpu_layers=ALL_LAYERS, cache_on_gpu=False)), "KV cache") == 0
 
 
@@ -116,52 +128,21 @@ def test_weights_left_in_main_memory_are_copied_for_a_batch(llama: GgufFacts) ->
     assert _gpu(_of(large, left), "compute") - _gpu(_of(large, there), "compute") == 10**9
     apart = replace(there, cpu_experts=1)
     assert _gpu(_of(large, apart), "compute") - _gpu(_of(large, there), "compute") == 10**9
-
-
-def test_a_gpu_computes_for_layers_that_are_not_on_it(llama: GgufFacts) -> None:
-    for load in (ModelLoad(4096, ONE, gpu_layers=1), ModelLoad(4096, ONE, batches_on_gpu=True)):
-        assert _gpu(_of(llama, load), "compute") > 0
-
-
-def _with(facts: GgufFacts, architecture: str, **values: int) -> GgufFacts:
-    renamed = {key.replace("llama.", f"{architecture}."): value for key, value in facts.values.items()}
-    more = {f"{architecture}.{key.replace('__', '.')}": value for key, value in values.items()}
-    return replace(facts, architecture=architecture, values={**renamed, **more})
+    assert _gpu(_of(llama, ModelLoad(4096, ONE, batches_on_gpu=True)), "compute") > 0
 
 
 def test_sliding_windows_keep_no_more_than_the_window_and_a_batch(llama: GgufFacts) -> None:
     facts = _with(llama, "gpt-oss", attention__sliding_window=128)
-    shape = shape_of(facts)
-    assert shape is not None
-    assert [layer.window for layer in shape.layers] == [128, None, 128]
     row = 2 * row_bytes("f16", 128)
     full, window = 32768 * row, 768 * row
-    assert sum(p.host for p in _of(facts, ModelLoad(32768, ONE)).parts if p.what == "KV cache") == full + 2 * window
-    whole = _of(facts, ModelLoad(32768, ONE, full_window=True))
-    assert sum(p.host for p in whole.parts if p.what == "KV cache") == 3 * full
-
-
-def test_a_pattern_in_the_header_wins_over_the_architectures_own(llama: GgufFacts) -> None:
-    facts = _with(llama, "gemma3", attention__sliding_window=512)
-    listed = replace(facts, arrays={"gemma3.attention.sliding_window_pattern": (True, False, True)})
-    shape = shape_of(listed)
-    assert shape is not None
-    assert [layer.window for layer in shape.layers] == [512, None, 512]
+    assert _host(_of(facts, ModelLoad(32768, ONE)), "KV cache") == full + 2 * window
+    assert _host(_of(facts, ModelLoad(32768, ONE, full_window=True)), "KV cache") == 3 * full
 
 
 def test_an_unknown_architecture_counts_in_full_and_is_not_exact(llama: GgufFacts) -> None:
-    facts = _with(llama, "brandnew")
-    known, unknown = _of(llama, ModelLoad(4096, ONE)), _of(facts, ModelLoad(4096, ONE))
-    assert known.exact
-    assert not unknown.exact
-    assert unknown.host == known.host
-
-
-def test_multi_head_latent_attention_has_no_value_cache(llama: GgufFacts) -> None:
-    values = {"attention__key_length_mla": 192, "attention__key_length": 576, "attention__head_count_kv": 1}
-    shape = shape_of(_with(llama, "deepseek2", **values))
-    assert shape is not None
-    assert {(layer.key, layer.value) for layer in shape.layers} == {(576, 0)}
+    found = _of(_with(llama, "brandnew"), ModelLoad(4096, ONE))
+    assert (found.exact, found.host) == (False, _of(llama, ModelLoad(4096, ONE)).host)
+    assert estimate(replace(llama, values={}), ModelLoad(4096, ONE)) is None
 
 
 def test_snapshots_are_kept_only_where_model_and_type_can_use_them() -> None:
@@ -171,21 +152,11 @@ def test_snapshots_are_kept_only_where_model_and_type_can_use_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "parallel", "unified", "cells"),
-    [
-        (4096, 1, False, 4096),
-        (5000, 3, False, 1792),
-        (100, 1, False, 256),
-        (3, 16, False, 256),
-        (8192, -1, False, 8192),
-    ],
+    ("context", "parallel", "cells"),
+    [(4096, 1, 4096), (5000, 3, 1792), (100, 1, 256), (3, 16, 256), (8192, -1, 8192)],
 )
-def test_a_cache_is_shared_out_and_rounded_up(context: int, parallel: int, unified: bool, cells: int) -> None:
-    assert cells_of(context, slots_of(parallel, unified=unified), 32768) == cells
-
-
-def test_a_header_without_layers_gives_no_estimate(llama: GgufFacts) -> None:
-    assert estimate(replace(llama, values={}), ModelLoad(4096, ONE)) is None
+def test_a_cache_is_shared_out_and_rounded_up(context: int, parallel: int, cells: int) -> None:
+    assert cells_of(context, slots_of(parallel, unified=False), 32768) == cells
 
 
 @given(st.integers(0, 200_000), st.integers(1, 64), st.booleans())
@@ -194,17 +165,23 @@ def test_more_context_never_takes_less_memory(context: int, parallel: int, unifi
     assert cells_of(context + 1, slots, 4096) >= cells_of(max(context, 1), slots, 4096) >= 256
 
 
-def test_a_file_of_every_kind_has_a_shape(tmp_path: Path) -> None:
-    lfm2 = shape_of(read_facts(tiny.write_lfm2(tmp_path / "a.gguf")))
-    qwen = shape_of(read_facts(tiny.write_qwen35(tmp_path / "b.gguf", heads_too=True)))
-    mamba = shape_of(read_facts(tiny.write_mamba(tmp_path / "c.gguf")))
-    assert lfm2 is not None
+def test_the_shape_says_what_each_layer_remembers(llama: GgufFacts, tmp_path: Path) -> None:
+    lfm2 = _shape(read_facts(tiny.write_lfm2(tmp_path / "a.gguf")))
     assert [(layer.key > 0, layer.state_bytes > 0) for layer in lfm2.layers] == [(False, True)] * 2 + [(True, False)]
-    assert qwen is not None
+    qwen = _shape(read_facts(tiny.write_qwen35(tmp_path / "b.gguf", heads_too=True)))
     assert ([layer.key > 0 for layer in qwen.layers], len(qwen.heads)) == ([False] * 3 + [True], 1)
-    assert mamba is not None
-    assert mamba.recurrent
-    assert not any(layer.key for layer in mamba.layers)
+    mamba = _shape(read_facts(tiny.write_mamba(tmp_path / "c.gguf")))
+    assert (mamba.recurrent, any(layer.key for layer in mamba.layers)) == (True, False)
+    # Multi-head latent attention has no cache of values.
+    values = {"attention__key_length_mla": 192, "attention__key_length": 576, "attention__head_count_kv": 1}
+    latent = _shape(_with(llama, "deepseek2", **values))
+    assert {(layer.key, layer.value) for layer in latent.layers} == {(576, 0)}
+    windows = _shape(_with(llama, "gpt-oss", attention__sliding_window=128))
+    assert [layer.window for layer in windows.layers] == [128, None, 128]
+    # A pattern in the header wins over the architecture's own.
+    facts = _with(llama, "gemma3", attention__sliding_window=512)
+    listed = _shape(replace(facts, arrays={"gemma3.attention.sliding_window_pattern": (True, False, True)}))
+    assert [layer.window for layer in listed.layers] == [512, None, 512]
 
 
 @given(
@@ -233,13 +210,10 @@ def test_the_largest_context_fits_and_a_step_more_does_not(
     assert most == 32768 * streams or needed(most + 256 * streams) > free * headroom
 
 
-def test_the_trained_context_bounds_the_largest(llama: GgufFacts) -> None:
+def test_the_trained_context_and_what_gpus_take_beside_the_model_bound_the_largest(llama: GgufFacts) -> None:
     for trained, most in ((1000, 768), (100, 256), (32768, 32768)):
         facts = replace(llama, context_length=trained)
         assert fit_context(facts, ModelLoad(256, ONE), 2**40, headroom=1.0) == most
-
-
-def test_more_gpus_take_more_beside_the_model(llama: GgufFacts) -> None:
     load = ModelLoad(256, ONE, gpu_layers=ALL_LAYERS)
     found = [fit_context(llama, load, GPU_OVERHEAD + 2**24, headroom=1.0, gpus=count) for count in (1, 2)]
     assert found[0] > found[1] == 0
@@ -247,11 +221,7 @@ def test_more_gpus_take_more_beside_the_model(llama: GgufFacts) -> None:
 
 def test_the_own_prediction_layers_have_a_context_of_16_bit_floats(tmp_path: Path) -> None:
     facts = read_facts(tiny.write_qwen35(tmp_path / "q.gguf", heads_too=True))
-    with_heads, without = (
-        together(facts, ModelLoad(4096, ONE, "q8_0", "q8_0", heads=heads)) for heads in (True, False)
-    )
-    assert with_heads is not None
-    assert without is not None
-    more = [part for part in with_heads.parts if part.model == "draft" and part.what == "KV cache"]
-    assert [part.host for part in more] == [4096 * 2 * 128 * 2]
-    assert not any(part.model == "draft" for part in without.parts)
+    for heads, caches in ((True, [4096 * 2 * 128 * 2]), (False, [])):
+        found = together(facts, ModelLoad(4096, ONE, "q8_0", "q8_0", heads=heads))
+        assert found is not None
+        assert [p.host for p in found.parts if (p.model, p.what) == ("draft", "KV cache")] == caches

@@ -12,15 +12,16 @@ from specdash.llama.server_answers import parse_models
 from support.any_value import json_values
 
 ARGS = ["llama-server", "--port", "37271", "--spec-type", "ngram-mod,draft-simple", "--model-draft", "/m/draft.gguf"]
+BARE = {"args": ["llama-server"]}
 
 
-def row(**status: Any) -> dict[str, Any]:
-    return {
-        "id": "alpha",
-        "aliases": ["first"],
-        "source": "preset",
-        "status": {"value": "loaded", "args": ARGS, **status},
-    }
+def row(value: str = "loaded", **status: Any) -> dict[str, Any]:
+    return {"id": "alpha", "source": "preset", "status": {"value": value, "args": ARGS, **status}}
+
+
+def old_row(code: int) -> dict[str, Any]:
+    """A model that is not in memory, as builds describe it whose rows have no `source` yet (llama.cpp #23257)."""
+    return {"id": "a", "status": {"value": "unloaded", **BARE, "failed": True, "exit_code": code}}
 
 
 def only(entry: dict[str, Any]) -> RouterModel:
@@ -28,98 +29,67 @@ def only(entry: dict[str, Any]) -> RouterModel:
     return found
 
 
-def test_a_model_with_its_state_port_and_drafting() -> None:
-    found = only(row())
-    assert (found.id, found.aliases, found.status, found.port) == ("alpha", ("first",), ModelStatus.LOADED, 37271)
-    assert (found.spec_types, found.draft_model) == (("ngram-mod", "draft-simple"), "/m/draft.gguf")
-
-
-def test_a_port_is_known_only_while_a_child_has_it() -> None:
-    assert only(row(value="unloaded")).port is None
-    assert only(row(value="sleeping")).port == 37271
-
-
-def test_a_model_that_failed_to_load_says_so() -> None:
-    found = only(row(value="unloaded", failed=True, exit_code=1))
-    assert (found.status, found.resident) == (ModelStatus.FAILED, False)
-    assert found.failure == "its server ended with exit code 1"
-
-
-def old_row(code: int) -> dict[str, Any]:
-    """A model that is not in memory, as builds describe it whose rows have no `source` yet (llama.cpp #23257)."""
-    return {"id": "a", "status": {"value": "unloaded", "args": ["llama-server"], "failed": True, "exit_code": code}}
+def test_a_model_has_its_state_port_and_drafting() -> None:
+    entry = {**row(), "aliases": ["first"], "last_used_ms": 1795292775500}
+    assert only(entry) == RouterModel(
+        "alpha",
+        ModelStatus.LOADED,
+        aliases=("first",),
+        last_used=1795292775.5,
+        spec_types=("ngram-mod", "draft-simple"),
+        draft_model="/m/draft.gguf",
+        port=37271,
+        has_source=False,
+    )
+    unsaid = RouterModel("a", ModelStatus.LOADED)
+    assert only({"id": "a", "status": {"value": "loaded"}, "last_used_ms": 0}) == unsaid
 
 
 @pytest.mark.parametrize(
-    ("entry", "status", "words"),
+    ("entry", "status", "words", "port"),
     [
-        (row(), "loaded", "loaded"),
-        (row(value="sleeping"), "sleeping", "sleeping"),
-        (row(value="loading"), "loading", "loading"),
-        (
-            row(value="downloading", progress={"https://x/m.gguf": {"done": 1, "total": 9}}),
-            "downloading",
-            "downloading",
-        ),
-        (row(value="downloaded"), "downloaded", "downloaded"),
+        (row("sleeping"), "sleeping", "sleeping", 37271),
+        (row("loading"), "loading", "loading", None),
+        (row("downloading", progress={"https://x": {"done": 1, "total": 9}}), "downloading", "downloading", None),
+        (row("downloaded"), "downloaded", "downloaded", None),
+        (row("hibernating"), "unknown", "unknown", None),
         # Its port is chosen when its server is started, and stays in the arguments.
-        (row(value="unloaded", args=["llama-server", "--port", "0"]), "unloaded", "never loaded"),
-        (row(value="unloaded"), "unloaded", "unloaded"),
-        (row(value="unloaded", args=["llama-server"]), "unloaded", "unloaded"),
-        (row(value="unloaded", failed=True, exit_code=1), "failed", "failed (exit code 1)"),
-        (row(value="unloaded", failed=True, exit_code=10), "failed", "failed (exit code 10)"),
-        (row(value="unloaded", failed=True), "failed", "failed"),
-        (old_row(10), "unloaded", "never loaded"),
-        (old_row(1), "unloaded", "unloaded"),
-        (old_row(-6), "failed", "failed (exit code -6)"),
-        (old_row(139), "failed", "failed (exit code 139)"),
+        (row("unloaded", args=["llama-server", "--port", "0"]), "unloaded", "never loaded", None),
+        (row("unloaded"), "unloaded", "unloaded", None),
+        (row("unloaded", **BARE), "unloaded", "unloaded", None),
+        (row("unloaded", failed=True, exit_code=1), "failed", "failed (exit code 1)", None),
+        (row("unloaded", failed=True, exit_code=10), "failed", "failed (exit code 10)", None),
+        (row("unloaded", failed=True), "failed", "failed", None),
+        (old_row(10), "unloaded", "never loaded", None),
+        (old_row(1), "unloaded", "unloaded", None),
+        (old_row(-6), "failed", "failed (exit code -6)", None),
     ],
-)
-def test_each_way_of_being_there_or_not_has_a_word_of_its_own(entry: dict[str, Any], status: str, words: str) -> None:
+)  # fmt: skip
+def test_each_way_of_being_there_or_not_has_a_word_of_its_own(
+    entry: dict[str, Any], status: str, words: str, port: int | None
+) -> None:
     found = only(entry)
-    assert (found.status, found.words) == (status, words)
+    assert (found.status, found.words, found.port) == (status, words, port)
     assert bool(found.failure) is (status == "failed")
 
 
-def test_a_state_of_a_newer_build_is_unknown_and_not_an_error() -> None:
-    assert only(row(value="hibernating")).status is ModelStatus.UNKNOWN
-
-
-def test_without_arguments_the_drafting_is_not_known() -> None:
-    found = only({"id": "a", "status": {"value": "loaded"}})
-    assert (found.spec_types, found.port) == (None, None)
-
-
-def test_builds_that_tell_when_a_model_was_used_are_believed() -> None:
-    assert only({**row(), "last_used_ms": 1795292775500}).last_used == 1795292775.5
-    assert only({**row(), "last_used_ms": 0}).last_used is None
-
-
-def test_a_server_that_is_no_router_has_none() -> None:
-    assert parse_models('{"data":[{"id":"m","object":"model","meta":{"n_ctx":512}}]}').models == ()
-
-
 @given(json_values)
-def test_whatever_the_entries_are_nothing_breaks(value: Any) -> None:
-    parse_models(
-        json.dumps({"data": [value, {"id": "x", "status": {"value": value, "args": value}, "aliases": value}]})
-    )
+def test_entries_of_any_shape_break_nothing_and_without_a_state_are_of_no_router(value: Any) -> None:
+    entry = {"id": "x", "status": {"value": value, "args": value}, "aliases": value}
+    parse_models(json.dumps({"data": [value, entry]}))
+    assert parse_models(json.dumps({"data": [{"id": "m", "object": "model", "meta": value}]})).models == ()
 
 
-STATES = st.sampled_from(ModelStatus)
-MODELS = st.lists(
-    st.builds(RouterModel, st.text("ab", min_size=1), STATES, last_used=st.none() | st.floats(1, 9)), max_size=6
-)
+USED = st.none() | st.floats(1, 9)
+MODELS = st.lists(st.builds(RouterModel, st.text("ab", min_size=1), st.sampled_from(ModelStatus), last_used=USED))
 
 
 @given(MODELS)
 def test_any_is_awake_before_asleep_and_the_last_used_of_those(models: list[RouterModel]) -> None:
     found = most_recent_resident(tuple(models))
     resident = [model for model in models if model.resident]
-    if not resident:
-        assert found is None
-        return
-    assert found in resident
-    awake = [model for model in models if model.status is ModelStatus.LOADED]
-    assert found in (awake or resident)
-    assert all((router_model.last_used or 0) <= (found.last_used or 0) for router_model in awake or resident)
+    of_those = [model for model in resident if model.status is ModelStatus.LOADED] or resident
+    assert (found is None) is (not resident)
+    if found is not None:
+        assert found in of_those
+        assert all((model.last_used or 0) <= (found.last_used or 0) for model in of_those)

@@ -1,4 +1,4 @@
-"""Whatever the bytes of an upstream and the shape of its deltas, the same few pieces come of them."""
+"""Any bytes of an upstream and any shape of its deltas come to the same few pieces."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
     return answer.tool_calls(), heard
 
 
-def test_one_piece_for_each_delta() -> None:
+def test_one_piece_for_each_delta_of_thinking_under_either_name_and_text() -> None:
     answer, heard = answered(
         delta(role="assistant", content=None),
         delta(reasoning_content="hm"),
-        delta(reasoning_content="m"),
+        delta(reasoning="m", reasoning_content="m"),
+        delta(reasoning="!"),
         delta(content="Hel"),
         delta(content="lo"),
     )
-    assert heard == [("thinking", "hm"), ("thinking", "m"), ("text", "Hel"), ("text", "lo")]
-    assert (answer.text(), answer.thinking_chars) == ("Hello", 3)
-    assert (answer.text_chars, answer.thinking_chars) == (5, 3)
+    assert heard == [("thinking", "hm"), ("thinking", "m"), ("thinking", "!"), ("text", "Hel"), ("text", "lo")]
+    assert (answer.text(), answer.text_chars, answer.thinking_chars) == ("Hello", 5, 4)
 
 
 def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
@@ -78,23 +78,12 @@ def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
     assert (cost.prompt, cost.predicted, cost.draft, cost.prefill_ms) == (None, None, None, None)
 
 
-def test_reasoning_under_either_name_is_heard_once() -> None:
-    assert answered(delta(reasoning="hm"))[1] == [("thinking", "hm")]
-    assert answered(delta(reasoning="hm", reasoning_content="hm"))[1] == [("thinking", "hm")]
-
-
-def test_a_call_as_llama_cpp_streams_it() -> None:
-    _, heard = calls_of([call(0, "Xy1", "weather", "")], [call(0, args='{"city"')], [call(0, args=':"Oslo"}')])
-    assert heard == [
-        ("tool", 0, "toolu_Xy1", "weather"),
-        ("arguments", 0, '{"city"'),
-        ("arguments", 0, ':"Oslo"}'),
-    ]
-
-
 @pytest.mark.parametrize(
     "deltas",
     [
+        pytest.param(
+            [[call(0, "a", "weather", "")], [call(0, args='{"city":')], [call(0, args='"Oslo"}')]], id="as llama.cpp"
+        ),
         pytest.param([[call(0, "a", "weather", WEATHER)]], id="whole call in one chunk"),
         pytest.param(
             [
@@ -148,16 +137,12 @@ def test_an_error_in_the_stream_is_kept_and_the_first_one_counts(error: dict[str
     assert answered({"error": "boom"})[0].error == {"message": "boom"}
 
 
-def test_progress_is_told_before_there_is_content() -> None:
-    told: list[tuple[int | None, int | None, int | None]] = []
-    answer = AnswerAssembler()
+def test_progress_comes_before_there_is_content() -> None:
     for processed in (10, 30):
         progress = {"total": 42, "cache": 10, "processed": processed, "time_ms": 5}
-        answer.chunk(delta(role="assistant", content=None) | {"prompt_progress": progress})
+        answer, _ = answered(delta(role="assistant", content=None) | {"prompt_progress": progress})
         cost = answer.cost()
-        told.append((cost.prompt, cost.prompt_done, cost.cached))
-    assert told == [(42, 10, 10), (42, 30, 10)]
-    assert not answer.started
+        assert (cost.prompt, cost.prompt_done, cost.cached, answer.started) == (42, processed, 10, False)
 
 
 def test_usage_comes_from_the_best_source_so_far() -> None:
@@ -188,13 +173,6 @@ def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
 def decoded(*reads: bytes) -> list[dict[str, Any]]:
     decoder = ChatDecoder()
     return [*(chunk for read in reads for chunk in decoder.feed(read)), *decoder.close()]
-
-
-def test_done_ends_the_stream() -> None:
-    decoder = ChatDecoder()
-    body = b'data: {"a":1}\n\ndata: [DONE]\n\ndata: {"a":2}\n\n'
-    assert list(decoder.feed(body)) == [{"a": 1}]
-    assert decoder.done
 
 
 @pytest.mark.parametrize(
@@ -235,6 +213,7 @@ def test_a_stray_event_is_an_error_chunk_and_the_rest_is_still_read(stray: bytes
 
 
 def test_the_end_of_bytes_ends_a_whole_event_and_drops_a_torn_one() -> None:
+    assert decoded(b'data: {"a":1}\n\ndata: [DONE]\n\ndata: {"a":2}\n\n') == [{"a": 1}]
     assert decoded(b'data: {"a":1}') == [{"a": 1}]
     assert decoded(b'data: {"a":1}\n') == [{"a": 1}]
     assert decoded(b'data: {"a":1}\n\ndata: {"a"') == [{"a": 1}]

@@ -15,10 +15,12 @@ from specdash.proxy.http.responses import ApiError
 from support.fault_server import free_port
 from support.proxy_app import proxied, running_proxy, settings_for
 from support.scripted_server import tells
-from support.upstream_script import loading
+from support.upstream_script import error, loading
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from support.scripted_server import Behaviour
 
 MODELS = {"data": [{"id": "/models/Qwen3-8B.gguf"}]}
 ROUTES = {"/props": tells({"default_generation_settings": {"n_ctx": 4096}}), "/v1/models": tells(MODELS)}
@@ -62,25 +64,38 @@ class TestErrors:
 
 
 class TestHealth:
-    async def test_an_unreachable_upstream_degrades_it_and_it_still_answers(self) -> None:
+    async def test_an_upstream_that_is_unreachable_or_loads_degrades_it_and_it_still_answers(self) -> None:
         async with running_proxy(settings_for(f"http://127.0.0.1:{free_port()}")) as proxy:
             answer = await proxy.get("/health")
             assert answer.status_code == 200
             assert (answer.json()["status"], answer.json()["upstream"]) == ("degraded", "unreachable")
-
-    async def test_a_loading_upstream_is_told(self) -> None:
         async with proxied(loading()) as (proxy, _):
             assert (await proxy.get("/health")).json()["status"] == "loading"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", ""])
-def test_loopback_is_this_machine(host: str) -> None:
-    assert is_local(host)
+def test_loopback_is_this_machine_and_nothing_else() -> None:
+    here = ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", ""]
+    elsewhere = ["10.0.0.1", "0.0.0.0", "::", "fe80::1", "::ffff:10.0.0.1", "localhost.evil", "x"]
+    assert [host for host in here + elsewhere if is_local(host)] == here
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "::", "fe80::1", "::ffff:10.0.0.1", "localhost.evil", "x"])
-def test_anything_else_is_not(host: str) -> None:
-    assert not is_local(host)
+COUNT = "/v1/chat/completions/input_tokens"
+
+
+@pytest.mark.parametrize(
+    ("routes", "status"),
+    [
+        ({}, 502),
+        ({COUNT: tells({"input_tokens": "many"})}, 502),
+        ({COUNT: tells({"error": {"message": "bad template, jinja"}}, 500)}, 400),
+        ({COUNT: tells({"error": {"message": "Loading model"}}, 503)}, 529),
+    ],
+)
+async def test_what_the_upstream_cannot_count_is_an_error(routes: dict[str, Behaviour], status: int) -> None:
+    body = {"model": "claude-x", "messages": [{"role": "user", "content": "hello"}]}
+    async with proxied(error(404, "File Not Found", "not_found_error"), routes) as (proxy, _):
+        answer = await proxy.post("/v1/messages/count_tokens", body)
+        assert (answer.status_code, answer.json()["type"]) == (status, "error")
 
 
 TOKEN = (b"x-admin-token", b"open sesame")
@@ -116,16 +131,12 @@ def test_admin_refuses_other_machines_and_every_web_page(
 @pytest.mark.parametrize(
     "name",
     [
-        "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-forwarded",
-        "x-forwarded-by", "x-original-forwarded-for", "forwarded-for", "x-real-ip", "via", "cf-connecting-ip", "cf-ray",
-        "true-client-ip", "x-client-ip", "x-cluster-client-ip", "fastly-client-ip", "fly-client-ip", "x-remote-ip",
-        "x-remote-addr", "wl-proxy-client-ip", "do-connecting-ip", "x-appengine-user-ip", "x-envoy-external-address",
-        "x-original-host", "cdn-loop", "X-Forwarded-For", "Via",
+        "forwarded", "X-Forwarded-For", "x-real-ip", "x-client-ip", "cf-ray", "x-remote-addr", "do-connecting-ip",
+        "x-appengine-user-ip", "x-envoy-external-address", "x-original-host", "cdn-loop", "Via",
     ],
 )  # fmt: skip
 def test_admin_refuses_whatever_a_reverse_proxy_forwards(name: str) -> None:
-    for value in (b"127.0.0.1", b"203.0.113.9", b""):
-        assert refusal(HERE, TOKEN, (name.encode(), value)) == (403, "permission_error")
+    assert refusal(HERE, TOKEN, (name.encode(), b"127.0.0.1")) == (403, "permission_error")
 
 
 @pytest.mark.parametrize(

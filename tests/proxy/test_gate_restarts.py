@@ -38,7 +38,7 @@ WAYS = [
 
 
 class Server:
-    """What an upstream does, and another thing for as long as it is told to."""
+    """What an upstream does, and its trouble while there is one."""
 
     def __init__(self, windows: int = 4096) -> None:
         self.trouble: Behaviour | None = None
@@ -207,7 +207,7 @@ async def test_a_request_of_the_hold_is_made_for_the_window_that_is_there_after_
 
 
 async def test_waiting_for_the_operator_is_no_part_of_the_longest_turn() -> None:
-    async with proxied(PROXY_GENERATION_TIMEOUT="0.2") as (proxy, behave, _):
+    async with proxied(PROXY_GENERATION_TIMEOUT="1") as (proxy, behave, _):
         await proxy.get("/health")
         inside = asyncio.Event()
 
@@ -221,7 +221,7 @@ async def test_waiting_for_the_operator_is_no_part_of_the_longest_turn() -> None
         await inside.wait()
         await proxy.post("/admin/hold")
         await until_async(lambda: proxy.proxy.gate.waiting == 1)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.2)
         behave.trouble = None
         await proxy.post("/admin/resume")
         check(MESSAGES, await request)

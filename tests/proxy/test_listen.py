@@ -27,10 +27,6 @@ UPSTREAM = "http://127.0.0.1:9"
 
 
 class TestSockets:
-    def test_an_unknown_host_is_told(self) -> None:
-        with pytest.raises(InputError, match="PROXY_HOST=no-such-host"):
-            open_sockets("no-such-host.invalid", free_port())
-
     @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
     @pytest.mark.parametrize("host", ["::1", "[::1]"])
     def test_ipv6_is_written_with_brackets(self, host: str) -> None:
@@ -42,7 +38,9 @@ class TestSockets:
             assert address(item) == f"[::1]:{port}"
             assert client_url(item) == f"http://[::1]:{port}"
 
-    def test_a_wildcard_is_reached_on_loopback(self) -> None:
+    def test_a_wildcard_is_reached_on_loopback_and_an_unknown_host_is_named(self) -> None:
+        with pytest.raises(InputError, match="PROXY_HOST=no-such-host"):
+            open_sockets("no-such-host.invalid", free_port())
         (item,) = open_sockets("0.0.0.0", port := free_port())
         with item:
             assert client_url(item) == f"http://127.0.0.1:{port}"
@@ -64,7 +62,7 @@ class TestActivation:
 
 
 class TestNotify:
-    def test_systemd_is_told(self, tmp_path: Path) -> None:
+    def test_systemd_is_notified(self, tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
             listener.bind(str(tmp_path / "n"))
             notify("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "n")})

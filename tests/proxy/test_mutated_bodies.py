@@ -24,10 +24,11 @@ ROUTES = {
     "/v1/chat/completions/input_tokens": tells({"input_tokens": 7}),
 }
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1.5, 2**70, 1e308, "", "x" * 300, "\ud83d", [], {}, [[]], [{}], {"type": "text"}, {"type": 3},
-    {"type": "tool_use", "id": "a", "name": "Read", "input": {}}, {"type": "tool_result", "tool_use_id": "a"},
-    "<tool_call>" * 50, {"content": [{"content": [{"content": 1}]}]}, "user", "assistant",
-)  # fmt: skip
+    *(None, True, 0, -1, 1.5, 2**70, "", "x" * 300, "\ud83d", [], {}, [{}], {"type": "text"}, {"type": 3}),
+    *({"type": "tool_use", "id": "a", "name": "Read", "input": {}}, {"type": "tool_result", "tool_use_id": "a"}),
+    *("<tool_call>" * 50, {"content": [{"content": [{"content": 1}]}]}, "user", "assistant"),
+)
+ENDS = ("event: message_stop", "event: error", "data: [DONE]")
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": [], "user": "u"}
 
 
@@ -36,16 +37,9 @@ def mutated(rng: random.Random, body: dict[str, Any]) -> bytes:
         path = rng.choice(list(places(body))[1:])
         body = replaced(body, path, rng.choice(VALUES))
     data = json.dumps(body).encode()
-    match rng.randrange(8):
-        case 0:
-            return data[: rng.randrange(len(data))]
-        case 1:
-            at = rng.randrange(len(data))
-            return data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :]
-        case 2:
-            at = rng.randrange(len(data))
-            return data[:at] + b"[" * 2000 + data[at:]
-    return data
+    at = rng.randrange(len(data))
+    broken = [data[:at], data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :], data[:at] + b"[" * 2000 + data[at:]]
+    return rng.choice([data] * 5 + broken)
 
 
 @pytest.mark.slow
@@ -62,9 +56,8 @@ async def test_no_mutated_body_is_a_500_or_hangs() -> None:
                 answer = await proxy.client.post(path, content=data)
             seen[answer.status_code] += not path.endswith("count_tokens")
             assert answer.status_code < 500, (path, data, answer.text)
-            if answer.headers["content-type"].startswith("text/event-stream"):
-                ends = ("event: message_stop", "event: error", "data: [DONE]")
-                assert answer.text.rstrip().rpartition("\n\n")[2].startswith(ends), (path, data, answer.text)
+            streams = answer.headers["content-type"].startswith("text/event-stream")
+            assert not streams or answer.text.rstrip().rpartition("\n\n")[2].startswith(ENDS), (path, data, answer.text)
 
         for _ in range(BODIES // AT_ONCE):
             await asyncio.gather(*(ask() for _ in range(AT_ONCE)))

@@ -51,10 +51,6 @@ def survives(body: bytes) -> None:
 
 
 class TestHostileBodies:
-    @given(any_json)
-    def test_any_json_is_read_or_refused(self, value: Any) -> None:
-        survives(msgspec.json.encode(value))
-
     @given(st.sampled_from(list(places(rich_body()))), any_json)
     def test_any_value_of_a_valid_body_may_be_replaced_by_any_json(
         self, place: tuple[str | int, ...], new: Any
@@ -83,7 +79,7 @@ class TestHostileBodies:
     def test_what_is_not_json_is_refused(self, body: bytes) -> None:
         assert refusal(body).startswith("The request body is not valid JSON")
 
-    @pytest.mark.parametrize("levels", [240, 600, 900, 5000])
+    @pytest.mark.parametrize("levels", [240, 900, 5000])
     @pytest.mark.parametrize("place", [("tools", 0, "input_schema", "x"), ("messages", 1, "content", 5, "input", "x")])
     def test_what_can_be_read_can_be_sent_on(self, levels: int, place: tuple[str | int, ...]) -> None:
         body = rich_body()
@@ -108,49 +104,29 @@ class TestRefusals:
         [
             (("model",), NOT_THERE, "model: Field required"),
             (("model",), "", "model: String should have at least 1 character"),
-            (("model",), 3, "model: Input should be a valid string"),
-            (("max_tokens",), NOT_THERE, "max_tokens: Field required"),
             (("max_tokens",), None, "max_tokens: Field required"),
             (("max_tokens",), 0, "max_tokens: Input should be greater than or equal to 1"),
             (("max_tokens",), True, "max_tokens: Input should be a valid integer"),
-            (("max_tokens",), 1.5, "max_tokens: Input should be a valid integer"),
-            (("max_tokens",), "9", "max_tokens: Input should be a valid integer"),
             (("messages",), NOT_THERE, "messages: Field required"),
             (("messages",), [], "messages: at least one message is required"),
-            (("messages",), {}, "messages: Input should be a valid list"),
             (("messages", 0), "hi", "messages.0: Input should be a valid dictionary"),
-            (("messages", 0, "role"), NOT_THERE, "messages.0.role: Field required"),
             (("messages", 0, "role"), "tool", "messages.0.role: Input should be 'user', 'assistant' or 'system'"),
-            (("messages", 0, "content"), NOT_THERE, "messages.0.content: Field required"),
             (
                 ("messages", 0, "content"),
                 7,
                 "messages.0.content: Input should be a valid string or a list of content blocks",
             ),
-            (("messages", 0, "content", 0), "x", "messages.0.content.0: Input should be a valid dictionary"),
             (("messages", 0, "content", 0, "type"), NOT_THERE, "messages.0.content.0.type: Field required"),
-            (("messages", 0, "content", 0, "text"), NOT_THERE, "messages.0.content.0.text: Field required"),
             (("messages", 0, "content", 0, "text"), [], "messages.0.content.0.text: Input should be a valid string"),
-            (("messages", 0, "content", 1, "source"), NOT_THERE, "messages.0.content.1.source: Field required"),
             (
                 ("messages", 0, "content", 1, "source", "type"),
                 "ftp",
                 "messages.0.content.1.source.type: Input should be 'base64', 'url' or 'file'",
             ),
             (
-                ("messages", 0, "content", 1, "source", "data"),
-                "",
-                "messages.0.content.1.source.data: String should have at least 1 character",
-            ),
-            (
                 ("messages", 0, "content", 2, "source", "url"),
                 "file:///etc/passwd",
                 "messages.0.content.2.source.url: Only http, https and data URLs are supported",
-            ),
-            (
-                ("messages", 1, "content", 5, "id"),
-                "",
-                "messages.1.content.5.id: String should have at least 1 character",
             ),
             (("messages", 1, "content", 5, "name"), None, "messages.1.content.5.name: Field required"),
             (
@@ -158,26 +134,16 @@ class TestRefusals:
                 "{}",
                 "messages.1.content.5.input: Input should be a valid dictionary",
             ),
-            (
-                ("messages", 3, "content", 0, "content", 0, "text"),
-                5,
-                "messages.3.content.0.content.0.text: Input should be a valid string",
-            ),
             (("messages", 3, "content", 0, "tool_use_id"), None, "messages.3.content.0.tool_use_id: Field required"),
             (
                 ("messages", 3, "content", 1, "is_error"),
                 "yes",
                 "messages.3.content.1.is_error: Input should be a valid boolean",
             ),
-            (("system",), 5, "system: Input should be a valid string or a list of content blocks"),
             (("system", 0, "text"), None, "system.0.text: Field required"),
-            (("tools",), {}, "tools: Input should be a valid list"),
-            (("tools", 0, "name"), "", "tools.0.name: String should have at least 1 character"),
             (("tools", 0, "name"), "x" * 257, "tools.0.name: String should have at most 256 characters"),
             (("tools", 1, "name"), "Read", "tools.1.name: Tool names must be unique"),
             (("tools", 0, "input_schema"), "{}", "tools.0.input_schema: Input should be a valid dictionary"),
-            (("tools", 0, "description"), 1, "tools.0.description: Input should be a valid string"),
-            (("tool_choice",), "auto", "tool_choice: Input should be a valid dictionary"),
             (("tool_choice", "type"), "all", "tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'"),
             (("tool_choice",), {"type": "tool"}, "tool_choice.name: Field required"),
             (("tool_choice",), {"type": "tool", "name": "X"}, "tool_choice.name: no tool of this name is in `tools`"),
@@ -188,14 +154,10 @@ class TestRefusals:
             ),
             (("stream",), 1, "stream: Input should be a valid boolean"),
             (("temperature",), 2.1, "temperature: Input should be less than or equal to 2"),
-            (("temperature",), False, "temperature: Input should be a valid number"),
             (("top_p",), -0.1, "top_p: Input should be greater than or equal to 0"),
-            (("top_k",), -1, "top_k: Input should be greater than or equal to 0"),
-            (("stop_sequences",), "END", "stop_sequences: Input should be a valid list"),
             (("stop_sequences", 1), 3, "stop_sequences.1: Input should be a valid string"),
             (("thinking", "type"), "maybe", "thinking.type: Input should be 'enabled', 'adaptive' or 'disabled'"),
             (("thinking", "budget_tokens"), "x", "thinking.budget_tokens: Input should be a valid integer"),
-            (("metadata",), [], "metadata: Input should be a valid dictionary"),
         ],
     )
     def test_a_wrong_value_is_named_by_its_path(self, place: tuple[str | int, ...], new: Any, message: str) -> None:

@@ -77,7 +77,7 @@ class TestBytes:
             go_on.set()
             assert await anext(pieces) == PIECES[0][10:]
 
-    @pytest.mark.parametrize("status", [200, 400, 401, 404, 500, 503])
+    @pytest.mark.parametrize("status", [200, 404])
     async def test_a_whole_answer_is_unchanged_whatever_its_status(self, status: int) -> None:
         body = b'{ "choices": [], "error": {"message": "as it is"} }'
 
@@ -133,24 +133,19 @@ class TestLlamaCpp:
 
 
 class TestTelemetry:
-    async def test_a_stream_is_counted(self) -> None:
-        async with proxied(streams) as (proxy, _):
-            await proxy.client.post(PATH, content=BODY)
-            session = proxy.proxy.sessions.latest()
-            assert session is not None
-            assert (session.last_prompt_tokens, session.last_output_tokens) == (8, 2)
-            assert proxy.proxy.telemetry.active == []
+    WHOLE = tells({
+        "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 11, "completion_tokens": 4},
+    })  # fmt: skip
 
-    async def test_a_whole_answer_is_counted(self) -> None:
-        async def behave(call: Call) -> None:
-            usage = {"prompt_tokens": 11, "completion_tokens": 4}
-            await call.json({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage})
-
+    @pytest.mark.parametrize(("behave", "body", "counted"), [(streams, BODY, (8, 2)), (WHOLE, b"{}", (11, 4))])
+    async def test_an_answer_is_counted(self, behave: Behaviour, body: bytes, counted: tuple[int, int]) -> None:
         async with proxied(behave) as (proxy, _):
-            await proxy.client.post(PATH, content=b"{}")
+            await proxy.client.post(PATH, content=body)
             session = proxy.proxy.sessions.latest()
             assert session is not None
-            assert (session.last_prompt_tokens, session.last_output_tokens) == (11, 4)
+            assert (session.last_prompt_tokens, session.last_output_tokens) == counted
+            assert proxy.proxy.telemetry.active == []
 
 
 class TestHeld:
@@ -165,7 +160,7 @@ class TestHeld:
                 rest = b"".join([piece async for piece in pieces])
             assert rest.replace(b": held\n\n", b"") == b"".join(PIECES)
 
-    async def test_past_the_limit_the_client_is_told_in_openais_words(self) -> None:
+    async def test_past_the_limit_the_client_gets_an_error_in_openais_words(self) -> None:
         async with proxied(streams, PROXY_HOLD_LIMIT="0.05") as (proxy, _):
             proxy.proxy.gate.hold("restart", 60)
             answer = await proxy.client.post(PATH, content=BODY)
@@ -187,20 +182,6 @@ class TestHeld:
             event = text.partition(b"data: ")[2].partition(b"\n\n")[0]
             assert msgspec.json.decode(event)["error"]["type"] == "overloaded_error"
             proxy.proxy.gate.resume()
-
-    async def test_a_call_cut_off_by_the_restart_is_made_again(self) -> None:
-        async def restarts(call: Call) -> None:
-            if len(server.asked(PATH)) == 1:
-                proxy.proxy.gate.hold("restart", 60)
-                asyncio.get_running_loop().call_later(0.05, proxy.proxy.gate.resume)
-                call.hang_up()
-            else:
-                await streams(call)
-
-        async with proxied(restarts) as (proxy, server):
-            answer = await proxy.client.post(PATH, content=BODY)
-            assert answer.content == b"".join(PIECES)
-            assert len(server.asked(PATH)) == 2
 
 
 FULL = {
@@ -259,19 +240,11 @@ class TestFields:
     @pytest.mark.parametrize(
         "more",
         [
-            {"n": 2},
-            {"n_cmpl": 2},
-            {"logprobs": True},
-            {"top_logprobs": 3},
-            {"n_probs": 1},
-            {"verbose": True},
+            *({"n": 2}, {"n_cmpl": 2}, {"logprobs": True}, {"top_logprobs": 3}, {"n_probs": 1}, {"verbose": True}),
             {"response_fields": ["content"]},
             {"reasoning_format": "deepseek-legacy"},
             {"messages": [{"role": "assistant", "content": "Sure"}]},
-            {"stream": 0},
-            {"stream": "no"},
-            {"stream_options": 3},
-            {"timings_per_token": "x"},
+            *({"stream": 0}, {"stream": "no"}, {"stream_options": 3}, {"timings_per_token": "x"}),
         ],
     )
     def test_what_a_stream_cannot_carry_is_asked_for_as_it_is(self, more: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +16,6 @@ from specdash.proxy.translate.parse import parse_messages
 from support.clock import Clock
 from support.messages_bodies import any_json, body_of
 
-if TYPE_CHECKING:
-    pass
-
 
 def make_store(ttl: float = 100.0, cap: int = 3) -> tuple[SessionStore, Clock]:
     clock = Clock()
@@ -29,16 +26,11 @@ def make_session() -> ProxySession:
     return ProxySession("s", 0.0)
 
 
-def test_the_same_id_gives_the_same_session() -> None:
-    store, _ = make_store()
-    assert store.get("a") is store.get("a")
-    assert store.find("b") is None
-    assert len(store) == 1
-
-
-def test_a_session_idle_for_longer_than_the_ttl_is_forgotten() -> None:
+def test_an_id_has_one_session_until_it_was_idle_for_longer_than_the_ttl() -> None:
     store, clock = make_store(ttl=100)
     first = store.get("a")
+    assert store.get("a") is first
+    assert (store.find("b"), len(store)) == (None, 1)
     clock.now += 99
     assert store.find("a") is first
     clock.now += 2
@@ -98,7 +90,6 @@ def test_a_turn_says_what_it_used_of_the_window() -> None:
 @pytest.mark.parametrize(
     ("sizes", "remaining"),
     [
-        ([], None),
         ([400], None),
         ([400, 500], 5),
         ([400, 300, 500], 2),
@@ -191,9 +182,6 @@ class TestTheClientsWord:
 
 
 class TestFingerprint:
-    def test_the_system_prompt_does_not_matter(self) -> None:
-        assert identity(system="You help. Today is 2026-01-01.") == identity(system="You help. Today is 2026-11-30.")
-
     @given(st.integers(1, 4), st.from_regex(r"[0-9a-f]{4}", fullmatch=True))
     def test_all_turns_of_a_conversation_share_it(self, turns: int, nonce: str) -> None:
         def turn(number: int) -> list[Any]:
@@ -208,7 +196,8 @@ class TestFingerprint:
         grown = [later, *(message for number in range(turns) for message in turn(number))]
         assert identity(messages=grown) == identity(messages=[first])
 
-    def test_hosts_and_users_are_kept_apart(self) -> None:
+    def test_hosts_and_users_are_kept_apart_and_the_system_prompt_does_not_matter(self) -> None:
+        assert identity(system="Today is 2026-01-01.") == identity(system="Today is 2026-11-30.")
         ids = {identity(host="10.0.0.1"), identity(host="10.0.0.2"), identity(metadata={"user_id": "alice"})}
         assert len(ids) == 3
 
@@ -224,7 +213,6 @@ class TestHostileValues:
     def test_a_hostile_value_becomes_its_digest(self, value: str) -> None:
         found = identity({"x-session-id": value})
         assert re.fullmatch(r"hdr:sha256-[0-9a-f]{20}", found)
-        assert found == identity({"x-session-id": value})
         assert found != identity({"x-session-id": value + "1"})
 
 
@@ -244,8 +232,6 @@ class TestChatCompletions:
     )
     def test_any_body_has_a_session(self, body: dict[str, Any], messages: list[Any]) -> None:
         assert chat_session_id({}, body, "h")
-        assert chat_session_id({}, {**body, "messages": messages}, "h")
-
-    def test_deep_nesting_is_no_trouble(self) -> None:
         deep = msgspec.json.decode(b"[" * 700 + b"]" * 700)
-        assert chat_session_id({}, {"messages": [{"role": "user", "content": deep}]}, "h")
+        for content in (messages, [{"role": "user", "content": deep}]):
+            assert chat_session_id({}, {**body, "messages": content}, "h")

@@ -20,19 +20,12 @@ GUARDED = sorted(set(BY_KEY) - NEEDS_RESTART)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
 
-def test_every_parameter_is_a_field_and_every_field_a_parameter() -> None:
+def test_every_parameter_is_a_field_and_its_default_a_good_value_of_it() -> None:
     fields = set(ProxySettings.model_fields) - {"problems"}
     assert fields == {parameter.name for parameter in PARAMETERS}
-
-
-def test_the_defaults_are_good_values_of_their_own_parameter() -> None:
     for parameter in PARAMETERS:
         if parameter.default is not None:
             assert parameter.parse(parameter.text(parameter.default), parameter.key) == parameter.default
-
-
-def test_an_empty_text_counts_as_unset() -> None:
-    assert settings_from_env({"PROXY_LOOP_WINDOW": "", "PROXY_LOOP_BREAKER": " "}) == settings_from_env({})
 
 
 @pytest.mark.parametrize("key", GUARDED)
@@ -42,10 +35,11 @@ def test_no_value_of_a_guardrail_key_takes_the_proxy_down(key: str, text: str) -
     assert all("PROXY_" in problem for problem in settings.problems)
 
 
-def test_a_bad_value_leaves_the_default_and_names_key_value_and_way_out() -> None:
+def test_a_bad_value_leaves_the_default_and_names_key_value_and_way_out_and_an_empty_one_counts_as_unset() -> None:
     settings = settings_from_env({"PROXY_LOOP_WINDOW": "six"}, "proxy.env")
     assert settings.loop_window == 6
     assert settings.problems == ("proxy.env: PROXY_LOOP_WINDOW=six: not a whole number; using the default, 6",)
+    assert settings_from_env({"PROXY_LOOP_WINDOW": "", "PROXY_LOOP_BREAKER": " "}) == settings_from_env({})
 
 
 @pytest.mark.parametrize(
@@ -61,12 +55,6 @@ def test_a_bad_value_leaves_the_default_and_names_key_value_and_way_out() -> Non
 def test_a_listening_value_that_cannot_be_meant_refuses_the_start(env: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         settings_from_env(env)
-
-
-def test_secrets_are_not_in_the_representation() -> None:
-    settings = settings_from_env({"PROXY_API_KEY": "tiger", "PROXY_UPSTREAM_API_KEY": "lion"})
-    assert "tiger" not in repr(settings)
-    assert "lion" not in repr(settings)
 
 
 def test_the_prune_target_stays_below_the_threshold() -> None:
@@ -100,12 +88,6 @@ class TestLoad:
         assert (found.settings.port, found.settings.upstream) == (4200, "http://127.0.0.1:9")
         assert (found.env_file, found.source_of("PROXY_PORT")) == (None, "environment")
 
-    def test_the_command_line_wins(self, tmp_path: Path) -> None:
-        file = tmp_path / "proxy.env"
-        file.write_text("PROXY_PORT=4100\n")
-        found = load(str(file), overrides={"PROXY_PORT": "4400"})
-        assert (found.settings.port, found.source_of("PROXY_PORT")) == (4400, "command line")
-
     @pytest.mark.parametrize("data", [b"PROXY_PORT=\xff\n", b"what is this\n", b"PROXY_PORT='4\n"])
     def test_an_unreadable_file_is_named(self, tmp_path: Path, data: bytes) -> None:
         file = tmp_path / "proxy.env"
@@ -126,11 +108,9 @@ class TestReload:
         before = configuration(tmp_path / "f", PROXY_READ_TIMEOUT="60")
         result = reloaded(before, {"PROXY_READ_TIMEOUT": "soon"})
         after = result.configuration.settings
-        assert after.read_timeout == 60
-        assert len(after.problems) == 1
+        assert (after.read_timeout, result.changed, len(after.problems)) == (60, (), 1)
         assert "PROXY_READ_TIMEOUT=soon" in after.problems[0]
         assert after.problems[0].endswith("keeping 60")
-        assert result.changed == ()
 
     @pytest.mark.parametrize(
         ("key", "text"),
@@ -142,23 +122,22 @@ class TestReload:
         assert result.needs_restart == (key,)
         assert result.configuration.settings == before.settings
 
-    def test_a_bad_value_where_the_proxy_listens_cannot_take_it_down(self, tmp_path: Path) -> None:
-        before = configuration(tmp_path / "f", PROXY_PORT="4100")
-        result = reloaded(before, {"PROXY_PORT": "many"})
+    def test_a_bad_value_where_the_proxy_listens_cannot_take_it_down_and_no_secret_is_shown(
+        self, tmp_path: Path
+    ) -> None:
+        before = configuration(tmp_path / "f", PROXY_PORT="4100", PROXY_API_KEY="hush-1")
+        result = reloaded(before, {"PROXY_PORT": "many", "PROXY_API_KEY": "hush-2"})
         assert result.configuration.settings.port == 4100
         assert "PROXY_PORT=many" in result.configuration.settings.problems[0]
-
-    def test_secrets_are_never_told(self, tmp_path: Path) -> None:
-        before = configuration(tmp_path / "f", PROXY_API_KEY="hush-1")
-        result = reloaded(before, {"PROXY_API_KEY": "hush-2"})
         assert result.needs_restart == ("PROXY_API_KEY",)
-        assert "hush" not in repr(result)
+        assert "hush" not in repr(result) + repr(before.settings)
 
-    def test_the_command_line_still_wins(self, tmp_path: Path) -> None:
+    def test_the_command_line_wins_and_still_does(self, tmp_path: Path) -> None:
         file = tmp_path / "proxy.env"
         file.write_text("PROXY_PORT=4100\nPROXY_READ_TIMEOUT=5\n")
         before = load(str(file), overrides={"PROXY_PORT": "4400"})
         file.write_text("PROXY_PORT=4200\nPROXY_READ_TIMEOUT=6\n")
         result = reread(before)
+        assert before.source_of("PROXY_PORT") == "command line"
         assert (result.configuration.settings.port, result.needs_restart) == (4400, ())
         assert result.changed == ("PROXY_READ_TIMEOUT: 5 -> 6",)

@@ -1,4 +1,4 @@
-"""Whatever pieces come, the Messages stream keeps its grammar and says the same as the whole answer."""
+"""Any pieces make a Messages stream that keeps its grammar and has the same as the whole answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from specdash.proxy.answer.blocks import BlockOrder
 
-Told = tuple[Any, ...]
+Given = tuple[Any, ...]
 
 TEXTS = st.sampled_from(["", "a", "b\n\ndata: x", "\u2028", "\U0001f9ea", "e\u0301", "\u05d0", '"\\'])
 PIECES = st.sampled_from(["", "{", "}", "{}", '{"a":1}', '"a":', "1", " ", "\n", '"\\ud83e\\uddea"', "x"])
@@ -46,10 +46,10 @@ def tool(index: int) -> ToolStart:
     return ToolStart(index, f"toolu_{index}", f"tool{index}")
 
 
-def tell(order: BlockOrder, told: list[Told]) -> None:
+def tell(order: BlockOrder, given_pieces: list[Given]) -> None:
     """Add it as far as it is allowed: a call begins once, and before its arguments."""
     begun: set[int] = set()
-    for kind, *values in told:
+    for kind, *values in given_pieces:
         if kind == "ping":
             if isinstance(order, SseWriter):
                 order.ping()
@@ -67,9 +67,9 @@ def begun_writer() -> SseWriter:
     return writer
 
 
-def written(told: list[Told]) -> bytes:
+def written(given_pieces: list[Given]) -> bytes:
     writer = begun_writer()
-    tell(writer, told)
+    tell(writer, given_pieces)
     writer.finish("max_tokens", None, Usage(10, 4, 3))
     return writer.take()
 
@@ -84,25 +84,25 @@ def content_of(body: bytes) -> list[dict[str, Any]]:
 
 
 @given(st.lists(TELLING, max_size=25))
-def test_any_answer_is_a_valid_stream_that_adds_up_to_the_whole_answer(told: list[Told]) -> None:
+def test_any_answer_is_a_valid_stream_that_adds_up_to_the_whole_answer(given_pieces: list[Given]) -> None:
     builder = MessageBuilder()
-    tell(builder, told)
-    assert content_of(written(told)) == builder.content()
+    tell(builder, given_pieces)
+    assert content_of(written(given_pieces)) == builder.content()
 
 
 @given(st.lists(TELLING, max_size=25))
-def test_a_replayed_answer_is_the_same_answer(told: list[Told]) -> None:
+def test_a_replayed_answer_is_the_same_answer(given_pieces: list[Given]) -> None:
     builder, again = MessageBuilder(), MessageBuilder()
-    tell(builder, told)
+    tell(builder, given_pieces)
     for piece in builder.pieces():
         again.add(piece)
     assert again.content() == builder.content()
 
 
 @given(st.lists(TELLING, max_size=25), st.integers(0, 25))
-def test_an_error_ends_a_valid_stream_anywhere(told: list[Told], at: int) -> None:
+def test_an_error_ends_a_valid_stream_anywhere(given_pieces: list[Given], at: int) -> None:
     writer = begun_writer()
-    tell(writer, told[:at])
+    tell(writer, given_pieces[:at])
     writer.error(ApiError(529, "gone").envelope("req_1"))
     found = checked(writer.take())
     assert found.error == {"type": "overloaded_error", "message": "gone"}
@@ -127,22 +127,6 @@ def test_each_piece_is_a_frame_of_its_own_and_leaves_at_once() -> None:
         assert events(writer.take()) == [
             {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": piece}}
         ]
-
-
-def test_a_call_begins_as_soon_as_the_one_before_has_its_input() -> None:
-    writer = begun_writer()
-    writer.add(tool(0))
-    writer.add(Arguments(0, '{"a":'))
-    writer.add(tool(1))
-    writer.add(Arguments(1, "{"))
-    writer.take()
-    writer.add(Arguments(0, "1}"))
-    assert [(event["type"], event["index"]) for event in events(writer.take())] == [
-        ("content_block_delta", 0),
-        ("content_block_stop", 0),
-        ("content_block_start", 1),
-        ("content_block_delta", 1),
-    ]
 
 
 def test_what_follows_a_whole_input_after_another_block_began_is_left_out() -> None:
@@ -188,10 +172,19 @@ def test_a_call_at_the_wrong_time_raises_and_writes_nothing(
         assert writer.take() == b""
 
 
-def test_pieces_of_an_unknown_call_and_a_call_begun_twice_are_errors_of_the_program() -> None:
+def test_a_call_begins_as_soon_as_the_one_before_has_its_input_and_only_once() -> None:
     writer = begun_writer()
     with pytest.raises(ValueError, match="has not begun"):
         writer.add(Arguments(0, "{}"))
     writer.add(tool(0))
     with pytest.raises(ValueError, match="begun twice"):
         writer.add(tool(0))
+    writer.add(Arguments(0, '{"a":'))
+    writer.add(tool(1))
+    writer.add(Arguments(1, "{"))
+    writer.take()
+    writer.add(Arguments(0, "1}"))
+    names = ["content_block_delta", "content_block_stop", "content_block_start", "content_block_delta"]
+    assert [(event["type"], event["index"]) for event in events(writer.take())] == [
+        *zip(names, (0, 0, 1, 1), strict=True)
+    ]

@@ -7,7 +7,7 @@ import logging
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,9 +31,6 @@ from specdash.proxy.http.status import context_json, render
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, EventsFile, Telemetry, events_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "XYZZY-secret"
 
@@ -128,45 +125,30 @@ def test_the_first_token_and_the_one_after_a_cache_hit_have_no_speed(desk: Desk)
     assert (event.prefill_rate, event.decode_rate, event.completion_tokens) == (None, None, 1)
 
 
-@pytest.mark.parametrize("tokens", [10, 128, 4096])
-def test_the_proxy_and_the_log_give_one_request_one_decode_speed(desk: Desk, tokens: int) -> None:
-    steps = tokens - 1
-    timings = {"prompt_n": 100, "prompt_ms": 100.0, "predicted_n": tokens, "predicted_ms": 20.0 * steps}
+def test_the_proxy_and_the_log_give_one_request_one_decode_speed(desk: Desk) -> None:
+    timings = {"prompt_n": 100, "prompt_ms": 100.0, "predicted_n": 128, "predicted_ms": 20.0 * 127}
     active = desk.begin()
     active.answer = make_answer({**content(), "timings": timings})
     shown_live = active.view().decode_rate
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
-    logged = ServedRequest(decode_tokens=tokens, decode_ms=20.0 * steps, finished=True)
+    logged = ServedRequest(decode_tokens=128, decode_ms=20.0 * 127, finished=True)
     assert (shown_live, of_event(desk.request()).decode_rate, logged.decode_rate) == (50.0, 50.0, 50.0)
 
 
-def test_what_retries_cost_is_added_up(desk: Desk) -> None:
+def test_what_retries_cost_is_added_up_and_only_the_first_end_counts(desk: Desk) -> None:
     active = desk.begin()
     active.answer = make_answer(content())
     active.next_attempt()
     assert active.phase is RequestPhase.WAITING
     active.answer = make_answer(content())
-    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
-    event = desk.request()
-    assert (event.prompt_tokens, event.completion_tokens, event.retries) == (2000, 100, 1)
-    assert (event.draft_tokens, event.accepted_tokens, event.decode_rate) == (60, 40, 24.5)
-
-
-def test_a_retry_that_nobody_answered_keeps_what_the_first_call_cost(desk: Desk) -> None:
-    active = desk.begin()
-    active.answer = make_answer(content())
     active.next_attempt()
-    desk.telemetry.finish(active, outcome=RequestOutcome.ERROR, status=529, error_type="overloaded_error")
-    event = desk.request()
-    assert (event.completion_tokens, event.retries, event.error_type) == (50, 1, "overloaded_error")
-
-
-def test_only_the_first_end_counts(desk: Desk) -> None:
-    active = desk.begin()
-    desk.telemetry.finish(active, outcome=RequestOutcome.CLIENT_LEFT)
-    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
-    assert len(desk.events()) == 1
-    assert active.session.active == 0
+    for outcome in (RequestOutcome.ERROR, RequestOutcome.OK):
+        desk.telemetry.finish(active, outcome=outcome, status=529, error_type="overloaded_error")
+    (event,) = desk.events()
+    assert isinstance(event, RequestEvent)
+    assert (event.outcome, event.error_type, active.session.active) == (RequestOutcome.ERROR, "overloaded_error", 0)
+    assert (event.prompt_tokens, event.completion_tokens, event.retries) == (2000, 100, 2)
+    assert (event.draft_tokens, event.accepted_tokens, event.decode_rate) == (60, 40, 24.5)
 
 
 def test_the_phase_follows_the_request(desk: Desk) -> None:
@@ -209,28 +191,22 @@ def test_a_guardrail_action_is_an_event_a_count_a_mark_and_a_line(desk: Desk, ca
 
 
 @pytest.mark.parametrize(("prompt", "level"), [(1000, "INFO"), (3100, "WARNING"), (3500, "WARNING"), (3900, "ERROR")])
-def test_a_turn_ends_in_a_context_line(desk: Desk, caplog: pytest.LogCaptureFixture, prompt: int, level: str) -> None:
-    caplog.set_level(logging.INFO)
-    active = desk.begin()
-    active.session.turn_done(Usage(prompt, 0, 20), None, 4096)
-    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
-    record = caplog.records[-1]
-    text = record.getMessage()
-    assert re.fullmatch(rf"CONTEXT(?: [A-Z]+)?: {prompt + 20}/4096 tokens \([\d.]+%\), .* session=s", text), text
-    assert record.levelname == level
-
-
-def test_requests_are_logged_as_counts(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_turn_is_logged_as_counts_and_ends_in_a_context_line(
+    desk: Desk, caplog: pytest.LogCaptureFixture, prompt: int, level: str
+) -> None:
     caplog.set_level(logging.INFO)
     active = desk.begin()
     active.answer = make_answer(content())
+    active.session.turn_done(Usage(prompt, 0, 20), None, 4096)
     desk.telemetry.finish(active, outcome=RequestOutcome.OK, stop_reason="end_turn")
-    request, response = caplog.messages
+    request, response, text = caplog.messages
     assert request.startswith("REQ: stream=")
     assert response.startswith("RESP: finish=end_turn output_tokens=50 text_len=5 ")
+    assert re.fullmatch(rf"CONTEXT(?: [A-Z]+)?: {prompt + 20}/4096 tokens \([\d.]+%\), .* session=s", text), text
+    assert caplog.records[-1].levelname == level
 
 
-async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_prompt_text_is_written_anywhere(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     answer = make_answer(
         content(f"{SECRET} text"),
@@ -253,9 +229,9 @@ async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCap
         active, outcome=RequestOutcome.OK, tool_calls=[tool_call.name for tool_call in answer.tool_calls()]
     )
     pictures.append(context_json(proxy, active.session))
-    told = [desk.path.read_text(), caplog.text, json.dumps(pictures), render(proxy)]
-    assert all(len(name) > 500 for name in told)
-    assert [name for name in told if SECRET in name] == []
+    written = [desk.path.read_text(), caplog.text, json.dumps(pictures), render(proxy)]
+    assert all(len(name) > 500 for name in written)
+    assert [name for name in written if SECRET in name] == []
 
 
 def test_lines_are_appended_to_a_private_file_whose_folders_are_made(tmp_path: Path) -> None:
@@ -305,7 +281,7 @@ def test_where_events_go(setting: str | None, expected: Path | None) -> None:
     assert events_path(setting, {"XDG_STATE_HOME": "/state"}) == expected
 
 
-def test_a_file_that_is_moved_away_is_begun_anew_and_one_that_is_none_is_never_moved(tmp_path: Path) -> None:
+def test_a_file_that_is_moved_away_is_begun_again_and_one_that_is_none_is_never_moved(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     file = EventsFile(path, 1000)
     file.write("old")

@@ -44,8 +44,8 @@ def assistant(*content: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content[0] if isinstance(content[0], str) else list(content)}
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
 
 
 def result(call: str, content: Any = "ok", **fields: Any) -> dict[str, Any]:
@@ -145,7 +145,6 @@ def test_system_texts_become_the_first_message(system: Any) -> None:
     ("content", "wanted"),
     [
         ("no such file", "Error: no such file"),
-        ("error reading", "error reading"),
         ("<tool_use_error>bad</tool_use_error>", "<tool_use_error>bad</tool_use_error>"),
         ("", "Error"),
         (None, "Error"),
@@ -176,16 +175,21 @@ class TestTools:
         schema = {key: value for key, value in READ["input_schema"].items() if key != "$schema"}  # type: ignore[attr-defined]
         assert function == {"name": "Read", "description": "Reads a file.", "parameters": schema}
 
-    @pytest.mark.parametrize(("kind", "wanted"), [("auto", "auto"), ("any", "required"), ("none", "none")])
-    def test_a_choice_keeps_all_tools_for_the_prefix_cache(self, kind: str, wanted: str) -> None:
-        found = body(tools=[READ, {"name": "B"}], tool_choice={"type": kind})
+    @pytest.mark.parametrize(
+        ("choice", "wanted", "offered"),
+        [
+            ({"type": "auto"}, "auto", ["Read", "B"]),
+            ({"type": "any"}, "required", ["Read", "B"]),
+            ({"type": "none"}, "none", ["Read", "B"]),
+            ({"type": "tool", "name": "B"}, "required", ["B"]),
+        ],
+    )
+    def test_a_choice_keeps_all_tools_for_the_prefix_cache_but_for_a_named_one(
+        self, choice: dict[str, str], wanted: str, offered: list[str]
+    ) -> None:
+        found = body(tools=[READ, {"name": "B"}], tool_choice=choice)
         assert found["tool_choice"] == wanted
-        assert len(found["tools"]) == 2
-
-    def test_a_named_tool_is_the_only_one_offered_and_required(self) -> None:
-        found = body(tools=[READ, {"name": "B"}], tool_choice={"type": "tool", "name": "B"})
-        assert found["tool_choice"] == "required"
-        assert [tool["function"]["name"] for tool in found["tools"]] == ["B"]
+        assert [tool["function"]["name"] for tool in found["tools"]] == offered
 
     @pytest.mark.parametrize("disabled", [True, False])
     def test_parallel_calls_are_allowed_unless_disabled(self, disabled: bool) -> None:
@@ -194,15 +198,10 @@ class TestTools:
 
 
 class TestFields:
-    def test_every_generation_is_streamed_with_usage_timings_and_progress(self) -> None:
-        found = body(stream=False)
-        assert found["stream"] is True
-        assert found["stream_options"] == {"include_usage": True}
-        assert found["timings_per_token"] is True
-        assert found["return_progress"] is True
-
-    def test_sampling_is_passed_when_given_and_stops_never(self) -> None:
-        found = body(temperature=0, top_p=0.5, top_k=3, stop_sequences=["END"])
+    def test_every_generation_is_streamed_and_sampling_is_passed_when_given_and_stops_never(self) -> None:
+        found = body(stream=False, temperature=0, top_p=0.5, top_k=3, stop_sequences=["END"])
+        assert (found["stream"], found["stream_options"]) == (True, {"include_usage": True})
+        assert (found["timings_per_token"], found["return_progress"]) == (True, True)
         assert (found["temperature"], found["top_p"], found["top_k"]) == (0, 0.5, 3)
         assert {"temperature", "top_p", "top_k", "stop"}.isdisjoint(body())
         assert "stop" not in found
@@ -250,15 +249,15 @@ class TestFields:
 class TestInvariants:
     @given(st.lists(turns, min_size=1, max_size=6), assistant_turns, st.lists(turns, max_size=4))
     def test_new_turns_leave_the_rendering_of_earlier_ones_alone(
-        self, said: list[Any], answer: Any, more: list[Any]
+        self, history: list[Any], answer: Any, more: list[Any]
     ) -> None:
-        said = [*said, user("go on")]
-        before = rendered(*said)
-        assert rendered(*said, answer, *more)[: len(before)] == before
+        history = [*history, user("go on")]
+        before = rendered(*history)
+        assert rendered(*history, answer, *more)[: len(before)] == before
 
     @given(st.lists(turns, min_size=1, max_size=8))
-    def test_sides_alternate_and_results_follow_their_calls(self, said: list[Any]) -> None:
-        found = rendered(*said)
+    def test_sides_alternate_and_results_follow_their_calls(self, history: list[Any]) -> None:
+        found = rendered(*history)
         talking = [entry["role"] for entry in found if entry["role"] != "tool"]
         for before, after in itertools.pairwise(found):
             assert after["role"] != "user" or before["role"] != "user"
@@ -273,21 +272,13 @@ class TestInvariants:
                 assert calls or entry["content"] is not None
 
     @given(st.lists(user_turns | assistant_turns, min_size=1, max_size=6))
-    def test_no_text_and_no_picture_is_lost(self, said: list[Any]) -> None:
-        shown = json.dumps(rendered(*said), ensure_ascii=False)
-        for message in said:
+    def test_no_text_and_no_picture_is_lost(self, history: list[Any]) -> None:
+        shown = json.dumps(rendered(*history), ensure_ascii=False)
+        for message in history:
             for block in message["content"] if isinstance(message["content"], list) else [text(message["content"])]:
                 for entry in (block, *(block["content"] if isinstance(block.get("content"), list) else ())):
                     if entry["type"] == "text":
                         assert json.dumps(entry["text"], ensure_ascii=False)[1:-1] in shown
-
-    @given(st.lists(turns, min_size=1, max_size=4))
-    def test_the_body_is_a_function_of_the_request_and_leaves_it_alone(self, said: list[Any]) -> None:
-        source = msgspec.json.encode(body_of(said, tools=[READ]))
-        request = parse_count_tokens(source)
-        first = msgspec.json.encode(chat_body(request, "m"))
-        assert msgspec.json.encode(chat_body(request, "m")) == first
-        assert request == parse_count_tokens(source)
 
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.50.{suffix}; cc_entrypoint=cli; cch={nonce};"
@@ -309,18 +300,11 @@ def test_bodies_that_differ_in_nonces_only_are_rendered_alike(name: str, two: st
     assert rendered(name, two) == rendered(three, four)
 
 
-@given(st.text())
-def test_a_text_that_does_not_start_with_the_header_is_left_alone(text: str) -> None:
-    said = f"Note cch=81ac4; {text} {header()}"
-    assert steady(said) == said
-
-
 @pytest.mark.parametrize("joint", ["\n", "\n\n", " "])
-def test_text_after_the_header_is_left_alone(joint: str) -> None:
+def test_text_around_the_header_and_a_user_who_quotes_it_are_left_alone(joint: str) -> None:
     rest = "Explain cch=81ac4; and cc_version=2.1.50.d2a, please."
     assert steady(header() + joint + rest).endswith(joint + rest)
-
-
-def test_a_user_who_quotes_the_header_is_quoted_exactly() -> None:
+    quoted = f"Note cch=81ac4;{joint}{header()}"
+    assert steady(quoted) == quoted
     body = body_of([{"role": "user", "content": header()}])
     assert chat_body(parse_messages(msgspec.json.encode(body)), "m")["messages"][0]["content"] == header()

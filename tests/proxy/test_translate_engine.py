@@ -46,15 +46,14 @@ def counted(answer: dict[str, Any], **fields: Any) -> MessagesRequest:
     return parse_count_tokens(msgspec.json.encode(body_of([USER, answer], **fields)))
 
 
-def without_pictures() -> dict[str, Any]:
-    source = rich_body()
-    for message in source["messages"]:
-        if isinstance(message["content"], list):
-            message["content"] = [block for block in message["content"] if block["type"] != "image"]
-            for block in message["content"]:
-                if isinstance(block.get("content"), list):
-                    block["content"] = [inner for inner in block["content"] if inner["type"] != "image"]
-    return source
+def without_pictures(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_pictures(inner) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    return [
+        without_pictures(inner) for inner in value if not (isinstance(inner, dict) and inner.get("type") == "image")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def without_pictures() -> dict[str, Any]:
     ],
 )
 def test_a_rich_conversation_is_answered_with_usage_timings_and_progress(port: int, fields: dict[str, Any]) -> None:
-    request = parse_messages(msgspec.json.encode({**without_pictures(), **fields}))
+    request = parse_messages(msgspec.json.encode({**without_pictures(rich_body()), **fields}))
     found = chunks(port, chat_body(request, "m", max_tokens=8))
     assert any(chunk.get("choices") for chunk in found)
     assert any("prompt_progress" in chunk for chunk in found)
@@ -81,9 +80,9 @@ def test_a_prefill_is_repeated_and_continued(port: int, tools: Any) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     request = counted({"role": "assistant", "content": "pre x"}, tools=tools, thinking=thinking)
     found = chunks(port, chat_body(request, "m", max_tokens=4))
-    said = "".join(choice["delta"].get("content") or "" for entry in found for choice in entry.get("choices", ()))
-    assert said.startswith(prefill_of(request))
-    assert len(said) > len(prefill_of(request))
+    answer = "".join(choice["delta"].get("content") or "" for entry in found for choice in entry.get("choices", ()))
+    assert answer.startswith(prefill_of(request))
+    assert len(answer) > len(prefill_of(request))
 
 
 def test_an_unanswered_call_can_be_rendered(port: int) -> None:

@@ -50,11 +50,11 @@ async def whole(upstream: Upstream, body: bytes = b"{}") -> bytes:
 
 
 class TestPool:
-    async def test_a_connection_is_used_again_after_an_answer_read_to_its_end(self) -> None:
+    async def test_a_body_arrives_as_it_is_and_a_connection_is_used_again_after_its_answer(self) -> None:
+        bodies = [b'{"a":1}', json.dumps({"text": "ü" * 1_500_000}).encode()]
         async with connected(says_ok) as (upstream, server):
-            for _ in range(5):
-                assert await whole(upstream)
-            assert (len(server.calls), server.connections) == (5, 1)
+            assert [await whole(upstream, body) for body in bodies] == [b'{"ok":true}'] * 2
+            assert ([call.raw for call in server.calls], server.connections) == (bodies, 1)
 
     async def test_a_stream_read_to_its_last_event_leaves_its_connection_for_the_next(self) -> None:
         async def streams(call: Call) -> None:
@@ -69,14 +69,6 @@ class TestPool:
                     assert await reply.read() == b"data: [DONE]\n\n"
                     await reply.read_to_the_end()
             assert server.connections == 1
-
-    async def test_the_body_arrives_as_it_is(self) -> None:
-        body = json.dumps({"text": "ü" * 1_500_000}).encode()
-        async with connected(says_ok) as (upstream, server):
-            assert await whole(upstream, b'{"a":1}') == b'{"ok":true}'
-            assert await whole(upstream, body) == b'{"ok":true}'
-            assert [call.raw for call in server.calls] == [b'{"a":1}', body]
-            assert server.calls[0].path == "/v1/chat/completions"
 
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
@@ -133,10 +125,14 @@ class TestFailures:
             await upstream.close()
         assert caught.value.status == 529
 
-    async def test_what_is_not_http_is_told(self) -> None:
+    async def test_what_is_not_http_is_named_and_a_slow_answer_ends_in_time(self) -> None:
         async with connected(writes(b"220 smtp ready\r\n\r\n")) as (upstream, _):
             with pytest.raises(ApiError, match="does not answer in HTTP"):
                 await whole(upstream)
+        async with connected(Call.hang) as (upstream, _):
+            with pytest.raises(ApiError) as caught:
+                await upstream.get_json("/props", 0.05)
+            assert caught.value.status == 504
 
     async def test_an_error_body_of_any_size_is_read_within_bounds(self) -> None:
         async def floods(call: Call) -> None:
@@ -193,32 +189,20 @@ class TestAbort:
             assert await upstream.drained(5)
 
 
-class TestQuestions:
-    async def test_a_slow_answer_ends_in_time(self) -> None:
-        async with connected(Call.hang) as (upstream, _):
-            with pytest.raises(ApiError) as caught:
-                await upstream.get_json("/props", 0.05)
-            assert caught.value.status == 504
-
-
 def said(message: str, **more: object) -> bytes:
     return json.dumps({"error": {"message": message, **more}}).encode()
 
 
 class TestPromptTooLong:
     def test_llama_cpp_names_both_numbers(self) -> None:
-        message = "request (36014 tokens) exceeds the available context size (4096 tokens), try increasing it"
-        body = said(message, code=400, type="exceed_context_size_error", n_prompt_tokens=36014, n_ctx=4096)
-        error = api_error(400, body)
+        error = api_error(400, said("x", type="exceed_context_size_error", n_prompt_tokens=36014, n_ctx=4096))
         assert isinstance(error, PromptTooLongError)
         assert error.message == "prompt is too long: 36014 tokens > 4096 maximum"
-        assert (error.status, error.type) == (400, "invalid_request_error")
 
     @pytest.mark.parametrize(
         "message",
         [
             "the request exceeds the available context size. try increasing the context size or enable context shift",
-            "input (5000 tokens) is larger than the max context size (4096 tokens). skipping",
             "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
         ],
     )
@@ -238,18 +222,14 @@ class TestStatus:
     @pytest.mark.parametrize(
         ("status", "body", "expected", "kind"),
         [
-            (503, said("Loading model", code=503, type="unavailable_error"), 529, "overloaded_error"),
             (503, b"", 529, "overloaded_error"),
-            (401, said("Invalid API Key", type="authentication_error"), 502, "api_error"),
             (403, b"{}", 502, "api_error"),
             (404, said("File Not Found", type="not_found_error"), 502, "api_error"),
             (429, said("slow down"), 429, "rate_limit_error"),
             (413, b"", 413, "request_too_large"),
-            (400, said("'messages' is required"), 400, "invalid_request_error"),
             (422, said("bad"), 400, "invalid_request_error"),
             (500, said("image input is not supported - hint: you may need to provide the mmproj"), 400, None),
             (500, said("Value is not callable: null at row 1, jinja template"), 400, None),
-            (500, said("something broke"), 500, "api_error"),
             (502, b"<html><body><h1>502 Bad Gateway</h1></body></html>", 500, "api_error"),
             (301, b"", 502, "api_error"),
         ],

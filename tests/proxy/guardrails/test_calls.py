@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 from specdash.proxy.guardrails.calls import call_fault, problem
 from specdash.proxy.translate.parse import Tool
 from support.offered_tools import GREP, TOOLS, WRITE, call
-
-if TYPE_CHECKING:
-    pass
 
 OFFERED = {tool.name: tool for tool in TOOLS}
 LEAK = "\n</parameter>\n</function>"
@@ -26,29 +23,19 @@ INVALID = [
     ("read", '{"file_path": "/a"}', "unknown_tool"),
     ("Read", '{"file_path": "/a"', "bad_json"),
     ("Read", "file_path=/a", "bad_json"),
-    ("Read", '{"file_path": "/a"}}', "bad_json"),
-    ("Read", "{'file_path': '/a'}", "bad_json"),
     ("Read", '{"file_path": "/a", "offset": NaN}', "bad_json"),
     ("Read", "[" * 100_000, "bad_json"),
     ("Read", '"/a"', "not_an_object"),
-    ("Read", "null", "not_an_object"),
     ("Read", '["/a"]', "not_an_object"),
-    ("Read", "{}", "schema"),
     ("Read", "", "schema"),
-    ("Read", '{"file_path": null}', "schema"),
     ("Read", '{"file_path": 7}', "schema"),
     ("Read", '{"file_path": "/a", "limit": "5"}', "schema"),
 ]
 HEALTHY_CONTENTS = [
     "x = 1" + LEAK,
-    "x" + LEAK + "\n</tool_call>\n",
-    "</function>\n</tool_call>",
     "The template says </parameter> here.",
     "<tool_call>\n{}\n</tool_call>",
     "<function=f>\n<parameter=a>\n1" + LEAK,
-    "x\n</parameter>",
-    "</function>\n</tool_call>\nand more",
-    "echo '</parameter>\n</function>'",
     "}}}}}} {{{ 1000000000 \x00 \ud83d\ude00",
 ]
 
@@ -64,11 +51,6 @@ def test_an_invalid_call_is_malformed(name: str, arguments: str, kind: str) -> N
 def test_markup_inside_an_argument_is_data(content: str) -> None:
     arguments = json.dumps({"file_path": "/a.md", "content": content})
     assert call_fault(call("Write", arguments), OFFERED) is None
-
-
-@pytest.mark.parametrize("value", [{"file_path": "/a"}, {"file_path": "/a", "limit": 5}, {"file_path": "", "more": 1}])
-def test_a_valid_call_is_healthy(value: dict[str, Any]) -> None:
-    assert call_fault(call("Read", json.dumps(value)), OFFERED) is None
 
 
 def test_the_token_limit_excuses_what_arguments_lack_and_no_unknown_tool() -> None:
@@ -92,11 +74,9 @@ def test_a_fault_says_nothing_of_the_values() -> None:
 FITS = [
     {"mode": "files"},
     {"multiline": True},
-    {"globs": []},
     {"globs": ["a", "b"]},
     {"options": {"depth": 1, "other": None}},
     {"context": None},
-    {"context": 3},
     {"context": 3.0},
     {"kind": "text"},
     {"anything": None},
@@ -107,7 +87,6 @@ FITS = [
 ]
 FAILS = [
     ({"mode": "lines"}, "property mode is not one of its allowed values"),
-    ({"mode": 1}, "property mode is integer, not string"),
     ({"multiline": 1}, "property multiline is integer, not boolean"),
     ({"multiline": "true"}, "property multiline is string, not boolean"),
     ({"globs": "[]"}, "property globs is string, not array"),
@@ -123,30 +102,25 @@ def test_a_fitting_input_has_no_problem(value: dict[str, Any]) -> None:
     assert problem(GREP, {"pattern": "x", **value}) is None
 
 
-@pytest.mark.parametrize(("value", "said"), FAILS, ids=str)
-def test_a_problem_names_property_and_types(value: dict[str, Any], said: str) -> None:
-    assert problem(GREP, {"pattern": "x", **value}) == f"Grep: {said}"
+@pytest.mark.parametrize(("value", "words"), FAILS, ids=str)
+def test_a_problem_names_property_and_types(value: dict[str, Any], words: str) -> None:
+    assert problem(GREP, {"pattern": "x", **value}) == f"Grep: {words}"
 
 
-def test_a_missing_property_is_named() -> None:
+def of_a(schema: Any) -> Tool:
+    return Tool("T", "", {"properties": {"a": schema}})
+
+
+def test_a_missing_property_is_named_and_true_is_not_one() -> None:
     assert problem(WRITE, {"content": "x"}) == "Write: required property file_path is missing"
+    assert problem(of_a({"enum": [1]}), {"a": 1}) is None
+    assert problem(of_a({"enum": [1]}), {"a": True}) is not None
 
 
-def test_true_is_not_one() -> None:
-    tool = Tool("T", "", {"properties": {"a": {"enum": [1]}}})
-    assert problem(tool, {"a": 1}) is None
-    assert problem(tool, {"a": True}) is not None
-
-
-def test_a_reference_allows_anything() -> None:
-    either = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
-    tool = Tool("T", "", {"properties": {"a": {"$ref": "#/$defs/a"}, "b": either, "c": {"anyOf": 3}}})
-    assert problem(tool, {"a": 1, "b": 2, "c": 3}) is None
-
-
-def test_what_is_inside_a_property_is_the_clients_business() -> None:
+def test_a_reference_allows_anything_and_what_is_inside_a_property_is_the_clients_business() -> None:
     nested = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    assert problem(Tool("T", "", {"properties": {"a": nested}}), {"a": {"a": "x"}}) is None
+    for schema in ({"$ref": "#/$defs/a"}, {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, {"anyOf": 3}, nested):
+        assert problem(of_a(schema), {"a": {"a": "x"}}) is None
 
 
 _JSON = st.recursive(
@@ -173,4 +147,4 @@ def test_a_bottomless_schema_allows_anything() -> None:
     schema: dict[str, Any] = {}
     for _ in range(5000):
         schema = {"anyOf": [schema]}
-    assert problem(Tool("T", "", {"properties": {"a": schema}}), {"a": 1}) is None
+    assert problem(of_a(schema), {"a": 1}) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from specdash.proxy.answer.repair import empty_retry, fallback_text, malformed_retry, required_retry
 from specdash.proxy.settings import ProxySettings, settings_from_env
-
-if TYPE_CHECKING:
-    pass
 
 SETTINGS = settings_from_env({})
 TOOLS = [{"type": "function", "function": {"name": "Read"}}]
@@ -103,25 +100,21 @@ def settings(mode: str, longest: int = 240) -> ProxySettings:
     })  # fmt: skip
 
 
-def test_off_shows_nothing_and_is_the_default() -> None:
-    assert fallback_text(THOUGHT, settings("off")) == ""
-    assert fallback_text(THOUGHT, settings_from_env({})) == ""
-
-
-def test_visible_shows_the_reasoning_itself() -> None:
-    assert fallback_text(THOUGHT, settings("visible")) == THOUGHT
-
-
-def test_sanitized_is_one_line_without_tags() -> None:
-    assert fallback_text(THOUGHT, settings("sanitized")) == "I should read the file. Then fix it."
+@pytest.mark.parametrize(
+    ("mode", "thought", "shown"),
+    [
+        ("off", THOUGHT, ""),
+        ("visible", THOUGHT, THOUGHT),
+        ("visible", "", ""),
+        ("sanitized", THOUGHT, "I should read the file. Then fix it."),
+        ("sanitized", "<think>\n</think>", ""),
+    ],
+)
+def test_what_a_turn_of_nothing_but_reasoning_shows(mode: str, thought: str, shown: str) -> None:
+    assert fallback_text(thought, settings(mode)) == shown
+    assert fallback_text(thought, settings_from_env({})) == ""
 
 
 @pytest.mark.parametrize(("longest", "shown"), [(4, "abcd"), (3, "abc..."), (1, "a...")])
 def test_sanitized_is_cut_at_the_limit(longest: int, shown: str) -> None:
     assert fallback_text("abcd", settings("sanitized", longest)) == shown
-
-
-@pytest.mark.parametrize("mode", ["off", "sanitized", "visible"])
-def test_no_reasoning_is_no_text(mode: str) -> None:
-    assert fallback_text("", settings(mode)) == ""
-    assert fallback_text("<think>\n</think>", settings("sanitized")) == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,9 +13,6 @@ from specdash.proxy.guardrails.tools import RULES, narrow, supplemented
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.translate.parse import Message, MessagesRequest, Tool, ToolChoice
 from support.histories import request, tool_turn, user
-
-if TYPE_CHECKING:
-    pass
 
 ON = settings_from_env({"PROXY_TOOL_NARROWING": "on", "PROXY_TOOL_NARROWING_KEEP": "3"})
 NAMES = [f"tool_{index}" for index in range(14)]
@@ -74,10 +70,7 @@ def test_a_choice_whose_tools_are_gone_is_filled_up() -> None:
 )
 def test_few_tools_are_all_offered(env: dict[str, str], offered: tuple[Tool, ...]) -> None:
     given_request = asked(offered=offered)
-    made, chosen, note = narrow(given_request, None, settings_from_env(env))
-    assert made is given_request
-    assert chosen is None
-    assert note is None
+    assert narrow(given_request, None, settings_from_env(env)) == (given_request, None, None)
 
 
 USED = st.lists(st.sampled_from([tool.name for tool in OFFERED]), max_size=12)
@@ -108,7 +101,7 @@ def asked_with(tools: tuple[Tool, ...]) -> MessagesRequest:
 
 
 @pytest.mark.parametrize("mode", sorted(RULES))
-def test_the_rules_become_the_last_system_block(mode: str) -> None:
+def test_the_rules_become_the_last_system_block_of_a_request_with_tools(mode: str) -> None:
     settings = settings_from_env({"PROXY_AGENTIC_SUPPLEMENT_MODE": mode})
     made, note = supplemented(asked_with(TOOLS), settings)
     assert made.system[:-1] == SYSTEM
@@ -119,12 +112,5 @@ def test_the_rules_become_the_last_system_block(mode: str) -> None:
     assert all(rule in block["text"] for rule in RULES[mode])
     assert note is not None
     assert (note.guardrail, note.action, note.facts) == (Guardrail.SUPPLEMENT, GuardrailAction.APPLIED, {"mode": mode})
-
-
-@pytest.mark.parametrize("mode", sorted(RULES))
-def test_a_request_without_tools_is_left_alone(mode: str) -> None:
-    settings = settings_from_env({"PROXY_AGENTIC_SUPPLEMENT_MODE": mode})
-    given = asked_with(())
-    made, note = supplemented(given, settings)
-    assert made is given
-    assert note is None
+    without_tools = asked_with(())
+    assert supplemented(without_tools, settings) == (without_tools, None)

@@ -79,24 +79,14 @@ def test_a_call_is_added_at_most_once_for_each_instruction() -> None:
     assert has_been_added_to(once, text)
     assert has_been_added_to((*once, added("", "toolu_2"), Message("user", (RESULT,))), text)
     assert not has_been_added_to((*once, Message("user", (SAID,)), added("", "toolu_3")), text)
-
-
-def test_a_reminder_of_the_client_is_no_new_instruction() -> None:
+    # A reminder of the client is no new instruction.
     reminder: Block = {"type": "text", "text": "<system-reminder>The date has changed.</system-reminder>"}
-    once = (
-        *request().messages,
-        added("", ADDED_ID + "1"),
-        Message("user", (RESULT, reminder)),
-        Message("user", (reminder,)),
-    )
-    assert has_been_added_to(once, "Let me read src/b.py.")
+    reminded = (*fresh, added("", ADDED_ID + "1"), Message("user", (RESULT, reminder)), Message("user", (reminder,)))
+    assert has_been_added_to(reminded, text)
 
 
-def test_the_same_announcement_again_is_left_alone_whatever_ids_the_client_sends() -> None:
+def test_the_same_announcement_again_is_left_alone_under_any_id() -> None:
     text = "The first file is fine.\n\nLet me read src/a.py:"
-    assert has_been_added_to(
-        (*request().messages, added(text, "toolu_7"), Message("user", (RESULT,))), "Let me read  src/a.py:"
-    )
-    assert not has_been_added_to(
-        (*request().messages, added(text, "toolu_7"), Message("user", (RESULT,))), "Let me read src/b.py:"
-    )
+    announced = (*request().messages, added(text, "toolu_7"), Message("user", (RESULT,)))
+    assert has_been_added_to(announced, "Let me read  src/a.py:")
+    assert not has_been_added_to(announced, "Let me read src/b.py:")

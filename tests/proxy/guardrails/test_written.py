@@ -98,14 +98,6 @@ def test_an_example_is_text(lead: str, written: str) -> None:
     assert read(f"{lead}\n\n{written}") is None
 
 
-@pytest.mark.parametrize("lead", ["The format is set there.", "Fixing the token refresh now."])
-def test_everyday_words_do_not_hide_a_broken_call(lead: str) -> None:
-    found = read(f'{lead}\n<tool_call>\n{{"name": "Read", "arguments": {{"file_path": ')
-    assert found is not None
-    assert found.fault is not None
-    assert found.fault.tool == "Read"
-
-
 def test_json_without_a_tag_is_a_call_behind_a_sentence_that_announces_it() -> None:
     written = '{"name": "Read", "arguments": {"file_path": "/a"}}'
     for text in (written, f"```json\n{written}\n```"):
@@ -120,11 +112,7 @@ def test_an_answer_that_ends_in_the_rules_for_tool_use_is_broken(text: str) -> N
     assert found.fault is not None
     assert found.fault.kind == "supplement_echo"
     assert read(f"{text}\n\nThat is what the prompt says.") is None
-
-
-@pytest.mark.parametrize("text", [text_of("clean"), "\n".join(RULES["legacy"][:2])])
-def test_rules_behind_a_colon_are_quoted(text: str) -> None:
-    assert read(f"The prompt says:\n\n{text}") is None
+    assert not text.startswith("<") or read(f"The prompt says:\n\n{text}") is None
 
 
 def test_the_analysis_of_harmony_is_hidden() -> None:
@@ -152,12 +140,9 @@ def test_nothing_is_a_call_of_a_tool_that_was_not_offered(text: str) -> None:
     assert found is None or (found.calls == () and found.fault is not None and found.fault.tool is None)
 
 
-def test_a_cut_off_opening_tag_is_no_fault() -> None:
+def test_a_cut_off_opening_tag_is_no_fault_and_a_fault_says_nothing_of_the_text() -> None:
     assert read("Reading.\n<tool_call>", is_truncated=True) is None
     assert read(HERMES[:-30], is_truncated=True) is not None
-
-
-def test_a_fault_says_nothing_of_the_text() -> None:
     unknown = read('<tool_call>\n{"name": "hunter2", "arguments": {}}')
     assert unknown is not None
     assert unknown.fault is not None
@@ -208,13 +193,10 @@ def test_untyped_text_gets_the_types_of_the_schema() -> None:
 
 def test_ids_depend_on_content_position_and_seed_only() -> None:
     text = f"{HERMES}\n{HERMES}"
-    first, again, other = read(text), read(text), read(text, seed="msg_2")
-    assert first is not None
-    assert other is not None
-    assert first == again
-    ids = [call.id for call in (*first.calls, *other.calls)]
-    assert len(set(ids)) == 4
-    assert all(name.startswith("toolu_") for name in ids)
+    ids = [[call.id for call in (read(text, seed=seed) or Written(0)).calls] for seed in ("msg_1", "msg_1", "msg_2")]
+    assert ids[0] == ids[1]
+    assert len({*ids[0], *ids[2]}) == 4
+    assert all(name.startswith("toolu_") for name in ids[0])
 
 
 _WORDS = st.text(st.characters(exclude_characters="<>\r"), max_size=30)
