@@ -224,6 +224,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "allocating {:f} MiB on device {:d}: {:rest}",
             "failed to allocate {:rest}",
             "unable to allocate {:rest}",
+            "insufficient memory (attempted to allocate {:f} MB)",
             "failed to initialize the context: failed to allocate {:rest}",
             "^what(): std::bad_alloc{:rest}",
         ),
