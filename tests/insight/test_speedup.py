@@ -42,16 +42,6 @@ def test_a_server_that_is_twice_as_fast_as_its_baseline_gains_two() -> None:
     assert picture.baseline == BASE[0]
 
 
-def test_a_gain_above_the_tokens_of_a_step_is_the_baselines_fault_and_no_gain() -> None:
-    """A step of two tokens cannot gain more than two: the baseline was recorded while the machine was busy."""
-    picture = told(state(row_of(20), (baseline(rate=5.0),)))
-    assert picture.basis is Basis.ESTIMATED
-    assert picture.why.endswith(TOO_GOOD)
-    assert picture.baseline is None
-    assert picture.value is not None
-    assert picture.value < 2.0
-
-
 def drafting_one(rate: float) -> list[ServedRequest]:
     """Requests of a server with a draft length of 1: 1.64 tokens a step, 65 % accepted."""
     return row_of(20, tokens=101, accepted=39, drafted=60, rate=rate)
@@ -64,55 +54,6 @@ def test_a_step_of_two_tokens_that_takes_less_time_than_one_of_one_is_measured()
         assert (picture.basis, picture.verdict) == (Basis.MEASURED, Paying.PAYING)
         assert picture.value == pytest.approx(rate / 50)
     assert told(state(drafting_one(140.0), BASE)).why.endswith(TOO_GOOD)
-
-
-def test_a_few_requests_give_a_value_and_no_verdict() -> None:
-    picture = told(state(row_of(ENOUGH - 1), BASE))
-    assert picture.value == pytest.approx(2.0)
-    assert (picture.low, picture.high, picture.verdict) == (None, None, Paying.UNKNOWN)
-    assert f"{ENOUGH} are needed" in picture.why
-
-
-@pytest.mark.parametrize("requests", [2, 20])
-def test_a_loss_by_the_estimates_best_case_is_called_one_at_once(requests: int) -> None:
-    made = state(row_of(requests, accepted=10, drafted=600))
-    # In 40 s of decode 12 000 draft tokens: 2 ms each take 60 % of it.
-    statistics = SpeculativeStatistics("draft-simple", 100, 5, 1000, 10, durations_ms=(0, 2000.0, 0))
-    made.log.drafting.note(NOW - 5, statistics)
-    picture = told(made)
-    assert picture.basis is Basis.ESTIMATED
-    assert picture.draft_share == pytest.approx(0.6)
-    assert picture.verdict is Paying.HURTING
-
-
-def test_a_gain_by_the_estimate_waits_for_more_requests() -> None:
-    made = state(row_of(ENOUGH - 2, accepted=190, drafted=200))
-    made.log.drafting.note(
-        NOW - 5, SpeculativeStatistics("draft-simple", 100, 95, 1000, 950, durations_ms=(0, 100.0, 0))
-    )
-    assert told(made).verdict is Paying.UNKNOWN
-
-
-@pytest.mark.parametrize(("rate", "verdict"), [(4.0, Paying.HURTING), (35.0, Paying.UNKNOWN)])
-def test_one_request_that_no_spread_explains_is_a_measured_loss(rate: float, verdict: Paying) -> None:
-    """200 tok/s became 5: nobody waits for five more answers of a minute each."""
-    picture = told(state(row_of(1, rate=rate), BASE))
-    assert picture.verdict is verdict
-    assert (picture.high is not None and picture.high < 1) is (verdict is Paying.HURTING)
-
-
-def counted(made: TargetState, accepted: float, drafted: float, steps: float) -> TargetState:
-    """Its counters over the last minute: no log tells of a request."""
-    for at, share in ((NOW - 60, 0.0), (NOW - 1, 1.0)):
-        counters = Counters(
-            predicted_tokens=share * (steps + accepted),
-            predicted_seconds=share * 60.0,
-            draft_tokens=share * drafted,
-            accepted_tokens=share * accepted,
-            verification_steps=share * steps,
-        )
-        made.apply(Reading.known(Source.METRICS, at, counters))
-    return made
 
 
 @pytest.mark.parametrize(
@@ -132,15 +73,6 @@ def test_drafts_that_are_hardly_ever_right_cost_by_the_counters_alone(
     picture = told(counted(state([]), accepted, drafted, steps))
     assert picture.basis is Basis.ESTIMATED
     assert picture.verdict is verdict
-
-
-def test_what_was_never_seen_to_move_is_judged_by_the_servers_life() -> None:
-    made = state([])
-    total = Counters(
-        predicted_tokens=1003, predicted_seconds=60, draft_tokens=3000, accepted_tokens=3, verification_steps=1000
-    )
-    made.apply(Reading.known(Source.METRICS, NOW - 1, total))
-    assert told(made).verdict is Paying.HURTING
 
 
 def test_rates_are_of_the_requests_that_the_factor_compares() -> None:
@@ -164,14 +96,6 @@ def test_where_the_window_has_too_few_the_newest_stand_for_it_and_it_says_so() -
     assert "the newest ones" in picture.why
 
 
-def test_requests_beside_others_are_not_measured_against_a_baseline_of_one() -> None:
-    beside = [request(WALL - 10 - 5 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.5, 1.0)]
-    picture = told(state(sorted(beside, key=lambda request_sample: request_sample.ended), BASE))
-    assert picture.basis is Basis.ESTIMATED
-    assert "--concurrency 3" in picture.why
-    assert picture.verdict is not Paying.HURTING
-
-
 def test_a_prompt_that_was_processed_beside_it_disqualifies_a_request() -> None:
     clean = row_of(8, every_s=20.0)
     prefill = ServedRequest(began=WALL - 30.5, ended=WALL - 5.0, prompt_total_tokens=9000, decode_tokens=1)
@@ -188,42 +112,6 @@ def test_slots_that_no_request_accounts_for_disqualify_those_beside_them() -> No
     long = [request(WALL - 60 + 4.0 * place + 4.0, tokens=391, accepted=200) for place in range(14)]
     add(made, long)
     assert 5 <= told(made).requests <= 8
-
-
-def test_a_context_longer_than_any_baselines_is_not_measured_and_it_says_what_to_record() -> None:
-    picture = told(state(row_of(20, prompt_total_tokens=30_000, rate=50.0), BASE))
-    assert picture.basis is Basis.ESTIMATED
-    assert "--context 30100" in picture.why
-
-
-def test_without_a_baseline_it_is_an_estimate_that_says_what_it_assumes() -> None:
-    picture = told(state(row_of(20)))
-    assert picture.basis is Basis.ESTIMATED
-    assert "assumed" in picture.why
-    assert "specdash baseline record" in picture.why
-    assert picture.low is not None
-    assert picture.value is not None
-    assert picture.high is not None
-    assert picture.low < picture.value < picture.high
-    assert picture.verdict is Paying.UNKNOWN
-
-
-def test_a_server_that_does_not_speculate_has_no_speed_up() -> None:
-    picture = told(state(row_of(20), BASE, speculative=False))
-    assert (picture.value, picture.verdict) == (None, Paying.UNKNOWN)
-    assert "does not speculate" in picture.why
-
-
-def test_requests_of_the_server_before_do_not_count() -> None:
-    made = state(row_of(20), BASE)
-    made.log.newest_s, made.log.newest_at = 60.0, NOW
-    assert told(made).requests == 10
-
-
-def test_nor_do_those_from_before_an_apply_where_nobody_knows_since_when_the_server_runs() -> None:
-    made = state(row_of(20), BASE)
-    made.experiments.records = (record(1, WALL - 70, ended_at=WALL - 60, downtime_s=2.0),)
-    assert told(made).requests == 10
 
 
 def test_a_real_log_tells_what_drafting_costs() -> None:
@@ -291,17 +179,3 @@ def test_whatever_ran_the_picture_is_consistent(
         assert picture.mean_accepted_length == pytest.approx(picture.value * picture.break_even_length)
     assert picture.basis is not Basis.MEASURED or picture.baseline is not None
     assert picture.why
-
-
-@pytest.mark.parametrize(("made", "needed"), [(baseline(), False), (baseline(low=30.0, high=80.0), True)])
-def test_a_wide_interval_needs_what_makes_most_of_it(made: Baseline, needed: bool) -> None:
-    spread = [request(WALL - 10 - 5 * place, rate=60.0 + 10 * place) for place in range(9)][::-1]
-    assert told(state(spread, (made,))).needs_baseline is needed
-
-
-def test_it_says_by_which_method_the_baseline_was_measured() -> None:
-    assert "recorded without speculation" in told(state(row_of(20), BASE)).why
-    by_two = (replace(BASE[0], method=BaselineMethod.TWO_TOKENS),)
-    picture = told(state(row_of(20), by_two))
-    assert "measured by completions of two tokens" in picture.why
-    assert picture.verdict is Paying.PAYING
