@@ -53,13 +53,14 @@ def server(url: str = "http://127.0.0.1:8080", **fields: Any) -> TargetState:
 def tell(state: TargetState, at: float, **readings: Any) -> TargetState:
     """Let it see a value of each source at that time, or a failure: its kind, with details or without."""
     for name, value in readings.items():
+        source = Source(name.replace("_", " "))
         match value:
             case FailureKind():
-                state.apply(Reading.unknown(Source(name), at, value, "scripted"))
+                state.apply(Reading.unknown(source, at, value, "scripted"))
             case (FailureKind() as kind, str(detail)):
-                state.apply(Reading.unknown(Source(name), at, kind, detail))
+                state.apply(Reading.unknown(source, at, kind, detail))
             case _:
-                state.apply(Reading.known(Source(name), at, value))
+                state.apply(Reading.known(source, at, value))
     return state
 
 
@@ -271,7 +272,7 @@ class Watch:
         for _ in range(round(seconds)):
             self.at += 1.0
             for name in sorted(readings, key="health".__eq__):
-                self.read(Source(name), readings[name])
+                tell(self.state, self.at, **{name: readings[name]})
 
     def retarget(self, **changes: Any) -> None:
         """The same server with something else known of it."""

@@ -3,21 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from specdash.core.readings import ProcessTree, Reading, Source
+from insight.scenes import server, tell
+from specdash.core.readings import ProcessTree
 from specdash.core.records import Drafting, StartCheck
-from specdash.core.target import Target
 from specdash.insight.speculation.drafting import DraftingEvidence, judge, seen_of
-from specdash.insight.state import TargetState
 
+MODEL = (("spec-draft-model", "d.gguf"),)
 ASKED = (("spec-type", "draft-simple"), ("spec-draft-model", "d.gguf"))
 MISMATCH = "0.00.030.210 E srv    load_model: failed to initialize speculative decoding context: draft model vocab type"
 VOCABULARY = "0.00.030.070 E spec common_specu: the target and draft vocabs are not compatible"
 FAILED = StartCheck(Drafting.FAILED, 1.0, "the file is another", "take the right one", slots=1, slots_drafting=0)
+PENDING = replace(FAILED, drafting=Drafting.UNKNOWN, pending=True)
 YES = StartCheck(Drafting.YES, 1.0, "draft-simple, 5 of 8 drafted tokens accepted")
-
-
-def state_of(**seen: object) -> Drafting:
-    return judge(DraftingEvidence(**seen)).state  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +31,7 @@ def state_of(**seen: object) -> Drafting:
         (DraftingEvidence(slots=(False,), problems=(VOCABULARY, MISMATCH)), Drafting.FAILED),
         (DraftingEvidence(slots=(False,), check=FAILED), Drafting.FAILED),
         (DraftingEvidence(slots=(True, False), parameters=ASKED), Drafting.FAILED),
-        (
-            DraftingEvidence(slots=(False,), parameters=(("spec-draft-model", "d.gguf"),), knows_parameters=True),
-            Drafting.FAILED,
-        ),
+        (DraftingEvidence(slots=(False,), parameters=MODEL, knows_parameters=True), Drafting.FAILED),
         (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none,ngram-mod"),)), Drafting.FAILED),
         (DraftingEvidence(check=FAILED), Drafting.FAILED),
         (DraftingEvidence(check=YES), Drafting.YES),
@@ -46,6 +40,9 @@ def state_of(**seen: object) -> Drafting:
         (DraftingEvidence(knows_parameters=True), Drafting.OFF),
         (DraftingEvidence(knows_parameters=True, hidden="/slots: no answer within 3 s"), Drafting.UNKNOWN),
         (DraftingEvidence(parameters=ASKED, knows_parameters=True), Drafting.UNKNOWN),
+        # A check under way shows nothing yet.
+        (DraftingEvidence(slots=(True,), check=PENDING), Drafting.READY),
+        (DraftingEvidence(check=PENDING), Drafting.UNKNOWN),
         (DraftingEvidence(slots=(True,), away="the server does not answer"), Drafting.UNKNOWN),
     ],
 )
@@ -56,37 +53,28 @@ def test_what_is_seen_gives_one_state(seen: DraftingEvidence, wanted: Drafting) 
     assert bool(found.fix) is (wanted is Drafting.FAILED)
 
 
-def test_a_check_under_way_says_nothing_yet() -> None:
-    pending = replace(FAILED, drafting=Drafting.UNKNOWN, pending=True)
-    assert state_of(slots=(True,), check=pending) is Drafting.READY
-    assert state_of(check=pending) is Drafting.UNKNOWN
-
-
 def test_the_cause_is_the_runners_else_the_logs_else_the_parameters() -> None:
-    seen = DraftingEvidence(
-        slots=(False,), problems=(VOCABULARY,), parameters=(("spec-draft-model", "d.gguf"),), check=FAILED
-    )
+    seen = DraftingEvidence(slots=(False,), problems=(VOCABULARY,), parameters=MODEL, check=FAILED)
     assert judge(seen).because == "the file is another"
     assert judge(replace(seen, check=None)).because == "the draft model's vocabulary is not the target's"
     assert "does nothing" in judge(replace(seen, check=None, problems=())).because
 
 
-def test_what_a_server_was_started_with_is_its_records_else_its_command_lines() -> None:
+OURS = (("spec-type", "ngram-mod"),)
+
+
+@pytest.mark.parametrize(
+    ("known", "process", "expected"),
+    [
+        ({}, False, ((), False)),
+        ({}, True, ((("spec-type", "draft-simple"), ("spec-draft-n-max", "3")), True)),
+        ({"pid": 10, "parameters": OURS}, True, (OURS, True)),
+        ({"pid": 10}, True, ((), True)),
+    ],
+)
+def test_what_a_server_was_started_with_is_its_records_else_its_command_lines(
+    known: dict[str, object], process: bool, expected: tuple[object, bool]
+) -> None:
     tree = ProcessTree(10, command=("llama-server", "--spec-type", "draft-simple", "--spec-draft-n-max", "3"))
-
-    def seen(target: Target, *, process: bool) -> DraftingEvidence:
-        state = TargetState(target)
-        if process:
-            state.apply(Reading.known(Source.PROCESS, 1.0, tree))
-        return seen_of(state)
-
-    unknown = seen(Target("http://x"), process=False)
-    assert (unknown.parameters, unknown.knows_parameters) == ((), False)
-    of_process = seen(Target("http://x"), process=True)
-    assert dict(of_process.parameters)["spec-draft-n-max"] == "3"
-    assert of_process.knows_parameters
-    ours = (("spec-type", "ngram-mod"),)
-    recorded = seen(Target("http://x", pid=10, parameters=ours), process=True)
-    assert (recorded.parameters, recorded.knows_parameters) == (ours, True)
-    none_asked = seen(Target("http://x", pid=10), process=True)
-    assert (none_asked.parameters, none_asked.knows_parameters) == ((), True)
+    found = seen_of(tell(server(**known), 1.0, **({"process": tree} if process else {})))
+    assert (found.parameters, found.knows_parameters) == expected

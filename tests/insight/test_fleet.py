@@ -4,8 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from insight.speedup_data import NOW, WALL, baseline, row_of, state
-from specdash.core.readings import Health, HealthStatus, Reading, Source
+from insight.scenes import NOW, OK, WALL, baseline, measured, row_of, tell
 from specdash.core.records import Alert, AlertSeverity
 from specdash.insight.fleet import FleetRow, rows_of, worst_first
 from specdash.insight.picture import (
@@ -26,9 +25,8 @@ def row(name: str, state: str = BackendState.LIVE, kind: VerdictKind = VerdictKi
     return replace(FleetRow(name, URL, None, state, verdict=Verdict(kind, kind.upper())), **fields)
 
 
-def test_the_cheap_picture_of_a_row_says_what_the_dashboard_s_says() -> None:
-    watched = state(row_of(20), (baseline(),))
-    watched.apply(Reading.known(Source.HEALTH, NOW - 1, Health(HealthStatus.OK)))
+def test_the_cheap_picture_of_a_row_has_the_figures_of_the_dashboard() -> None:
+    watched = tell(measured(row_of(20), (baseline(),)), NOW - 1, health=OK)
     dashboard, cheap = (watched.picture(NOW, WALL, 300.0, for_rules=for_rules) for for_rules in (False, True))
     own = rows_of(cheap, "gpu1")[0]
     judged = verdict(dashboard)

@@ -3,22 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from specdash.core.readings import (
-    FailureKind,
-    Health,
-    HealthStatus,
-    ModelStatus,
-    Props,
-    Reading,
-    RouterModel,
-    RouterModels,
-    Source,
-)
+from insight.scenes import NOW, OK, WALL, server, tell
+from specdash.core.readings import FailureKind, ModelStatus, Props, RouterModel, RouterModels
 from specdash.core.target import Target
 from specdash.insight.router import derive
 from specdash.insight.state import TargetState
 
-NOW, WALL = 1000.0, 1_800_000_000.0
 MODELS = (
     RouterModel("small", ModelStatus.LOADED, ("tiny",), last_used=WALL - 60),
     RouterModel("large", ModelStatus.LOADED, last_used=WALL - 5),
@@ -27,10 +17,8 @@ MODELS = (
 
 
 def state(*models: RouterModel, watched: str | None = None) -> TargetState:
-    router = TargetState(Target("http://x", model=watched), wall_offset=lambda: WALL - NOW)
-    router.apply(Reading.known(Source.PROPS, NOW, Props(role="router", build_info="b11434")))
-    router.apply(Reading.known(Source.ROUTER, NOW, RouterModels(models or MODELS)))
-    return router
+    props = Props(role="router", build_info="b11434")
+    return tell(server(model=watched), NOW, props=props, router=RouterModels(models or MODELS))
 
 
 @pytest.mark.parametrize(("named", "watched"), [("large", ["large"]), ("tiny", ["small"]), ("gone", []), (None, [])])
@@ -46,7 +34,7 @@ def test_a_request_that_names_no_model_gets_the_resident_one_used_last() -> None
     picture = derive(router, NOW, WALL)
     assert picture.any_means == "large"
     assert [model.last_used_age_s for model in picture.models] == [60.0, 5.0, None]
-    router.apply(Reading.unknown(Source.ROUTER, NOW, FailureKind.NOT_FOUND, "no /models"))
+    tell(router, NOW, router=(FailureKind.NOT_FOUND, "no /models"))
     assert derive(router, NOW, WALL).reason == "no /models"
 
 
@@ -71,9 +59,7 @@ def test_a_router_that_holds_no_model_is_live_and_names_which_one_comes_or_faile
 ) -> None:
     router = state(*models)
     router.retarget(Target("http://x", engine="llama.cpp", pid=7))
-    for source in (Source.METRICS, Source.SLOTS):
-        router.apply(Reading.unknown(source, NOW, FailureKind.NO_MODEL, "model name is missing from the request"))
-    router.apply(Reading.known(Source.HEALTH, NOW, Health(HealthStatus.OK)))
+    tell(router, NOW, metrics=FailureKind.NO_MODEL, slots=FailureKind.NO_MODEL, health=OK)
     picture = router.picture(NOW, WALL)
     assert picture.backend.state == "live"
     assert picture.backend.reason == f"a router without a model in memory; {reason}"
