@@ -17,7 +17,7 @@ MOST = 5000
 
 
 def containers(value: Any, path: str, seen: set[int], depth: int = 6) -> Iterator[tuple[str, int]]:
-    """The sizes of all lists, tables and queues that hang on an object of ours, by where they are."""
+    """The sizes of all lists, tables and queues that hang on an object of specdash, by where they are."""
     if id(value) in seen or depth == 0:
         return
     seen.add(id(value))

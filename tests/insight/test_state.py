@@ -225,7 +225,15 @@ PROXIES = st.builds(
     ),
     st.integers(0, 1000),
 )
-STEPS = st.lists(st.tuples(st.floats(0.0, 20.0), values | st.tuples(st.just(Source.PROXY), PROXIES)), max_size=30)
+PROCESSES = st.builds(
+    ProcessTree,
+    pid=st.integers(1, 3),
+    started_wall=st.one_of(st.none(), st.floats(0, 1000)),
+    stopped=st.sampled_from(((), (1,))),
+    processes=st.integers(1, 3),
+)
+DRAWN = values | st.tuples(st.just(Source.PROXY), PROXIES) | st.tuples(st.just(Source.PROCESS), PROCESSES)
+STEPS = st.lists(st.tuples(st.floats(0.0, 20.0), DRAWN), max_size=30)
 
 
 def after(steps: list[tuple[float, tuple[Source, Any]]]) -> tuple[TargetState, float]:
@@ -238,8 +246,11 @@ def after(steps: list[tuple[float, tuple[Source, Any]]]) -> tuple[TargetState, f
 
 
 @given(STEPS, st.sampled_from([60.0, 3600.0]))
-def test_the_picture_can_be_made_and_printed(steps: list[tuple[float, tuple[Source, Any]]], window_s: float) -> None:
+def test_no_rule_fails_and_the_picture_can_be_made_and_printed(
+    steps: list[tuple[float, tuple[Source, Any]]], window_s: float
+) -> None:
     state, now = after(steps)
+    assert not [why for _, why in state.alerts.picture().unjudged if "failed" in why]
     picture = state.picture(now, 1e9, window_s)
     backend = json.loads(json.dumps(to_json(picture), allow_nan=False))["backend"]
     assert to_text(picture)

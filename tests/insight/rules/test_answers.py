@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from insight.scenes import OK, WALL, Watch, counters, of_family, only, process, tell
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
 from specdash.core.proxy_events import (
@@ -17,28 +18,27 @@ from specdash.core.proxy_events import (
     UpstreamStatus,
 )
 from specdash.core.proxy_parameters import BY_KEY
-from specdash.core.readings import FailureKind, Health, HealthStatus, Reading, Source
+from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.records import AlertSeverity
 from specdash.core.target import Target
 from specdash.insight.rules.answers import BREAK_LOOPS_SOONER
-from specdash.insight.rules.catalogue import shipped
 from specdash.insight.state import TargetState
+from specdash.llama.log.parser import LogParser
 
-OWN = {rule.id: rule for rule in shipped() if rule.family == "answers"}
-WALL = 1_700_000_000.0
+OWN = of_family("answers")
 PROXY = "http://127.0.0.1:4000"
 
 
-def state(**changes: str) -> TargetState:
+def state(**changes: str | None) -> TargetState:
     target = Target("http://127.0.0.1:1", **{"proxy_url": PROXY, "proxy_log": "/p", **changes})  # type: ignore[arg-type]
-    return TargetState(target, rules=tuple(OWN.values()), wall_offset=lambda: WALL)
+    return TargetState(target, rules=OWN, wall_offset=lambda: WALL)
 
 
-def raised(target_state: TargetState, *readings: Reading[object], at: float = 100.0) -> set[str]:
+def raised(proxied: TargetState, *readings: Reading[object], at: float = 100.0) -> set[str]:
     """The rules with an alert after these readings and a look at the server."""
-    for reading in (*readings, Reading.known(Source.HEALTH, at, Health(HealthStatus.OK))):
-        target_state.apply(replace(reading, at=at))
-    return {alert.rule for alert in target_state.picture(at, WALL + at, 60.0).alerts.active}
+    for reading in (*readings, Reading.known(Source.HEALTH, at, OK)):
+        proxied.apply(replace(reading, at=at))
+    return {alert.rule for alert in proxied.picture(at, WALL + at, 60.0).alerts.active}
 
 
 def status(**fields: object) -> Reading[object]:
@@ -55,7 +55,7 @@ def test_they_agree_with_what_proxy_and_profiles_have() -> None:
         assert value is not None
         BY_KEY[key].parse(value, key)
     levels = {name: least for least, name in WARNING_LEVELS}
-    limits = OWN["context_overflow"].limits
+    limits = next(rule.limits for rule in OWN if rule.id == "context_overflow")
     assert (limits["warning"], limits["critical"]) == (levels["HIGH"], levels["CRITICAL"])
 
 
@@ -81,10 +81,10 @@ def test_a_rule_begins_at_its_limit(
 ) -> None:
     def judged(count: int, requests: int) -> dict[str, AlertSeverity]:
         counted: dict[str, object] = {"counters": {name: count}} if ":" in name else {name: count}
-        target_state = state(proxy_log="")
-        raised(target_state, status())
-        raised(target_state, status(requests=requests, **counted), at=102.0)
-        active = target_state.picture(102.0, WALL + 102, 60.0).alerts.active
+        proxied = state(proxy_log="")
+        raised(proxied, status())
+        raised(proxied, status(requests=requests, **counted), at=102.0)
+        active = proxied.picture(102.0, WALL + 102, 60.0).alerts.active
         return {alert.rule: alert.severity for alert in active}
 
     assert judged(count, most or 1000) == {rule: severity}
@@ -100,17 +100,17 @@ def test_events_of_long_ago_that_are_read_now_are_no_storm_and_those_of_now_name
     ]
     turns = [RequestEvent(WALL + 91, "s", str(number)) for number in range(len(kinds))]
     assert raised(state(), read(*(replace(event, at=event.at - 4000) for event in events), *turns)) == set()
-    target_state = state()
-    assert raised(target_state, read(*events, *turns)) == {"malformed_storm"}
-    (alert,) = target_state.picture(100.0, WALL + 100, 60.0).alerts.active
+    proxied = state()
+    assert raised(proxied, read(*events, *turns)) == {"malformed_storm"}
+    (alert,) = proxied.picture(100.0, WALL + 100, 60.0).alerts.active
     assert dict(alert.evidence)["faults"] == "truncated json 4, unknown tool 3"
 
 
 def test_a_proxy_that_was_held_and_forgotten_is_an_alert_once_requests_wait() -> None:
-    target_state = state()
+    proxied = state()
     held = status(held=True, held_since=WALL - 3600, hold_reason="upgrade", waiting=2)
-    assert raised(target_state, held) == {"requests_waiting"}
-    (alert,) = target_state.picture(100.0, WALL + 100, 60.0).alerts.active
+    assert raised(proxied, held) == {"requests_waiting"}
+    (alert,) = proxied.picture(100.0, WALL + 100, 60.0).alerts.active
     assert alert.severity is AlertSeverity.CRITICAL
     assert "(upgrade), and 2 requests wait" in alert.summary
     assert raised(state(), status(held=True, held_since=WALL + 99, waiting=2)) == set()
@@ -118,7 +118,7 @@ def test_a_proxy_that_was_held_and_forgotten_is_an_alert_once_requests_wait() ->
 
 
 def test_the_count_of_a_proxy_that_restarted_begins_again() -> None:
-    target_state = state(proxy_log="")
+    proxied = state(proxy_log="")
     for at, exhausted, requests, started, expected in (
         (100.0, 900, 1000, WALL, set()),
         (102.0, 0, 0, WALL + 100, set()),
@@ -127,7 +127,7 @@ def test_the_count_of_a_proxy_that_restarted_begins_again() -> None:
     ):
         counts = {"malformed_tool:exhausted": exhausted}
         now = status(counters=counts, requests=requests, started=started)
-        assert raised(target_state, now, at=at) == expected
+        assert raised(proxied, now, at=at) == expected
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,12 @@ def test_the_count_of_a_proxy_that_restarted_begins_again() -> None:
     [
         *((kind, {"proxy_down"}) for kind in (FailureKind.REFUSED, FailureKind.RESET, FailureKind.UNREACHABLE)),
         # One that answers in some way, was silent once, or that is not configured is not down.
-        (FailureKind.UNAUTHORIZED, set()),
-        (FailureKind.NOT_FOUND, set()),
-        (FailureKind.GARBAGE, set()),
-        (FailureKind.TIMEOUT, set()),
+        *((kind, set()) for kind in (FailureKind.UNAUTHORIZED, FailureKind.GARBAGE, FailureKind.TIMEOUT)),
     ],
 )
 def test_a_proxy_is_down_where_nothing_answers(kind: FailureKind, expected: set[str]) -> None:
     assert raised(state(), Reading.unknown(Source.PROXY, 0.0, kind, "no")) == expected
-    unknown = TargetState(Target("http://127.0.0.1:1"), rules=tuple(OWN.values()), wall_offset=lambda: WALL)
+    unknown = state(proxy_url=None, proxy_log="")
     assert raised(unknown, Reading.unknown(Source.PROXY, 0.0, FailureKind.NOT_CONFIGURED, "none")) == set()
 
 
@@ -161,7 +158,53 @@ def test_sessions_are_named_while_they_are_at_work_and_the_fullest_only() -> Non
     for view, expected in ((session, both), (left, set()), (replace(left, active=1), both)):
         assert raised(state(), status(sessions=(view,))) == expected
     views = tuple(SessionView(f"s{at}", WALL + 90, context_tokens=860 + at, context_window=1000) for at in range(40))
-    target_state = state()
-    assert raised(target_state, status(sessions=views)) == {"context_overflow"}
-    named = {alert.subject for alert in target_state.picture(100.0, WALL + 100, 60.0).alerts.active}
+    proxied = state()
+    assert raised(proxied, status(sessions=views)) == {"context_overflow"}
+    named = {alert.subject for alert in proxied.picture(100.0, WALL + 100, 60.0).alerts.active}
     assert named == {"s39", "s38", "s37", "s36", "s35"}
+
+
+# Clients that leave, by the server's own log
+
+
+SPEED = "(    1.00 ms per token,  1000.00 tokens per second)"
+BEGIN = "I slot launch_slot_: id  0 | task {} | processing task, is_child = 0"
+LEFT = "I slot      release: id  0 | task {} | stop processing: n_tokens = 9, truncated = 0"
+DONE = (
+    BEGIN,
+    f"I slot print_timing: id  0 | task {{}} | prompt eval time =      10.00 ms /    10 tokens {SPEED}",
+    f"I slot print_timing: id  0 | task {{}} | eval time =    1000.00 ms /    20 tokens {SPEED}",
+    "I slot release: id  0 | task {} | stop processing: n_tokens = 30, truncated = 0",
+)
+
+
+def logged(*requests: tuple[str, ...]) -> Watch:
+    """A server whose log has the lines of one request a second."""
+    watch, parser = Watch(only("clients_leaving")), LogParser()
+    tell(watch.state, 0.0, log=parser.feed(b"0.00.000.000 srv  update_slots: all slots are idle\n"))
+    for task, lines in enumerate(requests, 1):
+        at = f"{task // 60}.{task % 60:02}.000.000 "
+        batch = parser.feed("".join(f"{at}{line.format(task)}\n" for line in lines).encode())
+        watch.look(1, log=batch, metrics=counters(1), process=process(), health=OK)
+    return watch
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "queued"])
+@pytest.mark.parametrize("words", ["W srv          stop", "W srv  cancel_tasks"])
+def test_clients_that_leave_are_known_by_the_servers_log_alone(words: str, begun: bool) -> None:
+    cancelled = f"{words}: cancel task, id_task = {{}}"
+    alert = logged(*[(BEGIN, cancelled, LEFT) if begun else (cancelled,)] * 8).found("clients_leaving")
+    assert "8 of 8 clients" in alert.summary
+    assert dict(alert.evidence)["seen in"] == "the server's log (cancel task)"
+
+
+def test_a_few_that_leave_among_many_that_stay_or_left_long_ago_are_no_storm() -> None:
+    gone = (BEGIN, "W srv          stop: cancel task, id_task = {}", LEFT)
+    assert logged(*[gone, DONE, DONE, DONE, DONE] * 6).raised() == set()
+    watch = Watch(only("clients_leaving"))
+    watch.at = 3540.0
+    old = [f"0.{second:02}.000.000 W srv          stop: cancel task, id_task = {second}" for second in range(40)]
+    log = LogParser().feed("\n".join([*old, f"59.00.000.000 {BEGIN.format(99)}", ""]).encode())
+    tell(watch.state, watch.at, log=log)
+    watch.look(3, health=OK, process=process())
+    assert watch.raised() == set()

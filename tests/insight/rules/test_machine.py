@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.rules.judging import OK, Watch, working
+from insight.scenes import OK, Watch, of_family, tell, working
 from specdash.collect.gpu import THROTTLE_REASONS
 from specdash.core.readings import (
     Disk,
@@ -18,18 +18,14 @@ from specdash.core.readings import (
     Gpus,
     Host,
     ProcessTree,
-    Reading,
     SchedulingDelay,
     Slot,
     Slots,
-    Source,
 )
 from specdash.core.records import AlertSeverity
-from specdash.core.target import Target
-from specdash.insight.rules.catalogue import shipped
 from specdash.insight.rules.machine import THROTTLES
 
-OWN = tuple(rule for rule in shipped() if rule.family == "machine")
+OWN = of_family("machine")
 NOTICE, WARNING, CRITICAL = AlertSeverity
 GIB, MIB = 1 << 30, 1 << 20
 GPU = Gpu(
@@ -132,19 +128,16 @@ def test_what_is_raised_on_such_a_machine_and_is_over_with_it(
     assert look(watch, 65) == set()
 
 
-def test_without_nvml_no_gpu_is_lost_and_one_that_fails_is_named_where_it_is_the_only_one() -> None:
+def test_no_gpu_is_lost_that_was_never_there_or_is_of_another_machine() -> None:
     assert look(Watch(OWN), 40, FailureKind.UNAVAILABLE) == set()
     for gpus, subject in (((GPU,), "GPU 0"), ((GPU, replace(GPU, index=1)), "")):
         watch = Watch(OWN)
         look(watch, 5, gpus)
         look(watch, 5, FailureKind.UNAVAILABLE)
-        assert watch.found("gpu_lost").subject == subject
-
-
-def test_the_machine_of_the_dashboard_is_not_that_of_a_server_elsewhere() -> None:
+        assert watch.found("gpu_lost").subject == subject, "named where it is the only one"
     watch = Watch(OWN)
-    watch.state.retarget(Target("http://gpu-box:8080"))
-    watch.state.apply(Reading.known(Source.HEALTH, 0.0, OK))
+    watch.retarget(url="http://gpu-box:8080")
+    tell(watch.state, 0.0, health=OK)
     assert look(watch, 30, (replace(GPU, memory_free_bytes=0), Gpu(1)), host=left(100)) == set()
 
 

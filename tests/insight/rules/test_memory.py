@@ -3,28 +3,26 @@
 What a real server can be made to do is in tests/e2e/test_memory_rules.py.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from insight.rules.judging import IDLE, OK, WALL, Watch, process
+from insight.scenes import DATA, IDLE, OK, WALL, Watch, of_family, only, process, tell
 from specdash.core.parameter_catalogue import PARAMETERS
 from specdash.core.proxy_events import ProxyEvents, RequestEvent
-from specdash.core.readings import FailureKind, Slot, Slots, Source
+from specdash.core.readings import FailureKind, Slot, Slots
 from specdash.core.records import AlertSeverity
-from specdash.insight.rules.catalogue import shipped
 from specdash.llama.log.parser import LogParser
 
-LOGS = Path(__file__).parents[2] / "data" / "logs"
-OWN = tuple(rule for rule in shipped() if rule.family == "memory" or rule.id == "context_overflow")
+OWN = (*of_family("memory"), *only("context_overflow"))
 NOTICE, WARNING, CRITICAL = AlertSeverity
 FIND_SLOT = b"find_slot: non-consecutive token position 750 after 323 for sequence 0 with 308 new tokens\n"
 CUDA_MALLOC = (
     b"ggml_backend_cuda_buffer_type_alloc_buffer: allocating 10240.00 MiB on device 0: cudaMalloc failed: out of memory"
 )
 NO_ROOM = b"srv  decode: failed to find free space in the KV cache, retrying with smaller batch size, off = 0\n"
+SMALLER = (("LLAMA_ARG_UBATCH", "256"),)
 IMAGE = b"srv  process_chun: processing image...\n"
 SHIFTED = b"slot update_slots: id  0 | task 1 | slot context shift, n_keep = 0, n_left = 255, n_discard = 127\n"
 TEXT, SEES, UNKNOWN = ("llama-server", "-m", "x.gguf"), ("llama-server", "-m", "x.gguf", "--mmproj", "y.gguf"), ()
@@ -34,7 +32,7 @@ def logged(log: bytes, **sources: Any) -> Watch:
     """Half a minute of life, and the log's lines read amid it."""
     watch, life = Watch(OWN), {"process": process(), "slots": IDLE, "health": OK, **sources}
     watch.look(15, **life)
-    watch.read(Source.LOG, LogParser().feed(log))
+    tell(watch.state, watch.at, log=LogParser().feed(log))
     watch.look(8, **life)
     return watch
 
@@ -49,13 +47,16 @@ def logged(log: bytes, **sources: Any) -> Watch:
         (FIND_SLOT * 3000, UNKNOWN, None),
         (FIND_SLOT * 8000, UNKNOWN, NOTICE),
         (IMAGE + FIND_SLOT * 500, TEXT, None),
+        # Recorded logs of healthy servers raise nothing.
+        *((path.read_bytes(), TEXT, None) for path in sorted((DATA / "logs").glob("*lv4.log"))),
     ],
 )
 def test_find_slot_lines_are_judged_by_whether_images_may_come(
     log: bytes, command: tuple[str, ...], severity: AlertSeverity | None
 ) -> None:
-    alert = logged(log, process=replace(process(), command=command)).alert("find_slot_storm")
-    assert (alert.severity if alert else None) is severity
+    watch = logged(log, process=process(command=command))
+    assert {alert.severity for alert in watch.state.alerts.picture().active} == ({severity} if severity else set())
+    assert watch.raised() == ({"find_slot_storm"} if severity else set())
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,7 @@ def test_find_slot_lines_are_judged_by_whether_images_may_come(
         (b"CUDA error: out of memory", "the GPU's memory could not be allocated", ()),
         (b"ggml_aligned_malloc: insufficient memory (attempted to allocate  97.75 MB)", "memory could not be", ()),
         (b"Killed", "the server was killed", ()),
-        (
-            b"graph_reserve: failed to allocate compute buffers",
-            "a compute buffer could not be allocated",
-            (("LLAMA_ARG_UBATCH", "256"),),
-        ),
+        (b"graph_reserve: failed to allocate compute buffers", "a compute buffer could not be allocated", SMALLER),
         (b"start_llama.sh: line 3: 4711 Killed  llama-server", None, ()),
         (b"CUDA error: an illegal memory access was encountered", None, ()),
     ],
@@ -89,11 +86,6 @@ def test_memory_that_ran_out_is_critical_a_warning_once_a_server_runs_again_and_
     assert watch.raised() == set()
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("*lv4.log")))
-def test_recorded_healthy_logs_raise_nothing(name: str) -> None:
-    assert logged((LOGS / name).read_bytes()).raised() == set()
-
-
 @pytest.mark.parametrize(
     ("command", "sizes", "fix"),
     [
@@ -108,7 +100,7 @@ def test_no_room_in_the_kv_cache_and_a_shifted_context_ask_for_twice_the_context
     command: tuple[str, ...], sizes: tuple[int | None, ...], fix: str | None
 ) -> None:
     slots = Slots(tuple(Slot(number, is_processing=False, n_ctx=size) for number, size in enumerate(sizes)))
-    tree = replace(process(), command=("llama-server", *command))
+    tree = process(command=("llama-server", *command))
     watch = logged(NO_ROOM * 9 + SHIFTED, slots=slots, process=tree)
     alerts = watch.state.alerts.picture().active
     assert {alert.subject: alert.severity for alert in alerts} == {"": NOTICE, "KV cache": WARNING}
@@ -143,10 +135,10 @@ def judged(
 ) -> Watch:
     watch = Watch(OWN)
     watch.at = 200.0
-    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
-    watch.read(Source.PROXY_EVENTS, ProxyEvents(tuple(events)))
+    watch.retarget(proxy_log="events.jsonl")
+    tell(watch.state, watch.at, proxy_events=ProxyEvents(tuple(events)))
     some = Slots(tuple(Slot(number, is_processing=False, n_ctx=n_ctx) for number in range(slots)))
-    run = replace(process(started=WALL + started), command=("llama-server", *command))
+    run = process(started=WALL + started, command=("llama-server", *command))
     watch.look(15, process=run, slots=some, health=OK)
     return watch
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, rule, working
-from specdash.core.readings import Disk, FailureKind, Host, Source
+from insight.scenes import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, rule, tell, working
+from specdash.core.readings import Disk, FailureKind, Host
 from specdash.core.records import Symptom, TrialNote
 from specdash.insight.rules.catalogue import shipped
 
@@ -18,20 +18,7 @@ REFUSED, ENDED = FailureKind.REFUSED, FailureKind.UNAVAILABLE
 
 def tried(watch: Watch, *notes: TrialNote) -> None:
     """The trials from now on."""
-    watch.read(Source.TRIAL, notes)
-
-
-def restart(watch: Watch, pid: int) -> None:
-    """It goes away and comes back as another process."""
-    watch.look(2, health=REFUSED, process=ENDED)
-    begun = process(pid, started=WALL + watch.at)
-    watch.look(3, health=LOADING, process=begun)
-    watch.look(8, health=OK, metrics=counters(1), slots=IDLE, process=begun)
-
-
-def always(seconds_tried: float | None, **more: Any) -> Watch:
-    """A rule whose symptom is always there."""
-    return Watch([rule(lambda *_: [Symptom("bad")], trial_s=seconds_tried, **more)])
+    tell(watch.state, watch.at, trial=notes)
 
 
 AS_BEFORE = {"health": OK, "metrics": counters(100), "slots": IDLE, "process": process()}
@@ -74,7 +61,9 @@ def test_the_restarts_of_a_trial_are_no_crash_loop_and_one_after_it_counts() -> 
     watch = live()
     tried(watch, NOTE)
     for pid in range(11, 16):
-        restart(watch, pid)
+        watch.look(2, **GONE)
+        watch.look(3, health=LOADING, process=process(pid, started=WALL + watch.at))
+        watch.look(8, **another(pid, watch.at - 3))
         assert watch.raised() == set()
     tried(watch)
     watch.look(40, **another(15, watch.at))
@@ -84,10 +73,10 @@ def test_the_restarts_of_a_trial_are_no_crash_loop_and_one_after_it_counts() -> 
 
 
 def test_a_rule_of_settings_is_not_judged_until_its_window_has_left_the_trial_behind() -> None:
-    watch = always(inf, limits={"window_s": 60.0})
+    watch = Watch([rule(lambda *_: [Symptom("bad")], trial_s=inf, limits={"window_s": 60.0})])
     tried(watch, NOTE)
     watch.look(5, health=OK)
-    assert watch.state.alerts.picture().unjudged == (("scripted", "on trial by `specdash tune`, boot 4 of 12"),)
+    assert watch.unjudged == {"scripted": "on trial by `specdash tune`, boot 4 of 12"}
     tried(watch)
     watch.look(50, health=OK)
     assert watch.raised() == set()
