@@ -21,10 +21,9 @@ from specdash.core.readings import (
     Slots,
     Source,
 )
-from specdash.core.records import Alert, AlertEvent, AlertSeverity, Baseline, Symptom, TimelineEvent
+from specdash.core.records import Alert, AlertSeverity, Baseline, Symptom
 from specdash.core.speculation import MemoryKind
 from specdash.core.target import Target
-from specdash.insight.charts import Metric
 from specdash.insight.picture import Picture
 from specdash.insight.request import ServedRequest
 from specdash.insight.rules.catalogue import Limits, Rule, shipped
@@ -231,34 +230,14 @@ def requests(
 # Servers under watch, and rules
 
 
-class Heard:
-    """An observer that keeps what it hears."""
-
-    trouble = ""
-
-    def __init__(self) -> None:
-        self.events: list[AlertEvent] = []
-
-    def on_alert(self, event: AlertEvent) -> None:
-        self.events.append(event)
-
-    def on_event(self, event: TimelineEvent) -> None:
-        return
-
-    def on_point(self, metric: Metric, at: float, value: float | None) -> None:
-        return
-
-
 class Watch:
     """A server watched through readings that the test makes."""
 
     def __init__(self, rules: Iterable[Rule] | None = None) -> None:
-        self.heard = Heard()
         self.offset = WALL
         self.state = TargetState(
             Target("http://127.0.0.1:8080"),
             rules=tuple(rules) if rules is not None else None,
-            observer=self.heard,
             wall_offset=lambda: self.offset,
         )
         self.at = 0.0

@@ -149,13 +149,6 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
     assert card_of(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
 
 
-def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
-    experiments = with_requests(-10)
-    assert counts(experiments) == (1, 0)
-    experiments.settle(100.0, T + 9000)
-    assert counts(experiments) == (1, 0)
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

@@ -1,7 +1,6 @@
-"""What logs and counters are worth over time: sums, dates, storms of warnings, and the steps of each slot's task."""
+"""What logs and counters are worth over time: sums, rates, dates, storms of warnings, and the steps of each slot."""
 
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.scenes import DATA, WALL, server, tell
+from insight.scenes import WALL, server, tell
 from specdash.collect.logs import LogCollector
 from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, Touched, VerificationSteps, WarningTally
-from specdash.core.readings import Counters
-from specdash.insight.log.counter_log import CounterLog
+from specdash.core.readings import Counters, Slot, Slots
+from specdash.insight.log.counter_log import CounterLog, Scrape
 from specdash.insight.log.log_summary import LogSummary
 from specdash.insight.log.log_view import LogView, SlotSteps, StormBook
-from specdash.insight.request import NO_DRAFTS, DraftTally
+from specdash.insight.rates import SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
+from specdash.insight.request import DraftTally
 from specdash.insight.speculation.acceptance import between, exact_accepted, resolution
-from specdash.insight.windowed import Windowed
 from specdash.llama.log.parser import LogParser
 from specdash.llama.log.safe import own_seconds
-
-LOGS = sorted((DATA / "logs").glob("*.log"))
-REAL = [path for path in LOGS if path.stem != "field_samples_older_builds"]
-
 
 # Sums: nothing drafted is unknown, and rounding above a million is not believed
 
@@ -53,14 +48,6 @@ def test_six_significant_digits_bound_what_a_counter_can_show_and_positions_give
     assert [resolution(total) for total in (999_999.0, 1_010_380.0, 12_345_600.0)] == [1.0, 10.0, 100.0]
     counters = Counters(accepted_tokens=1_234_570.0, accepted_per_position=(700_000, 534_567))
     assert exact_accepted(counters) == 1_234_567
-
-
-def test_a_window_is_what_came_in_it() -> None:
-    totals = Windowed(NO_DRAFTS, keep_s=10.0)
-    for at, accepted in ((1.0, 8), (9.0, 2), (12.0, 4)):
-        totals.add(at, DraftTally(8, accepted, 1))
-    assert (totals.since(7.0), totals.since(25.0)) == (DraftTally(16, 6, 2), DraftTally())
-    assert (totals.total, totals.newest) == (DraftTally(24, 14, 3), 12.0)
 
 
 def test_a_window_of_counters_lies_between_two_scrapes_and_totals_that_went_back_count_from_zero() -> None:
@@ -94,46 +81,6 @@ def test_no_window_ever_shows_more_accepted_than_generated_or_a_negative_number(
     assert found is not None
     assert 0 <= found.accepted <= found.drafted
     assert found.acceptance is None or 0 <= found.acceptance <= 1
-
-
-# The summary of real logs agrees with what plain searching finds in them
-
-
-def summarise(path: Path) -> LogSummary:
-    parser, summary = LogParser(), LogSummary()
-    summary.add(parser.feed(path.read_bytes()))
-    summary.add(parser.close())
-    summary.close()
-    return summary
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_requests_add_up_to_what_a_search_finds(path: Path) -> None:
-    def found(pattern: str) -> list[tuple[float, ...]]:
-        return [tuple(map(float, numbers)) for numbers in re.findall(pattern, path.read_text(errors="replace"))]
-
-    summary = summarise(path)
-    requests = summary.requests
-    drafted = [one for one in requests if one.draft_generated is not None]
-    assert [(one.prompt_ms, one.processed_tokens) for one in requests if one.prompt_ms is not None] == found(
-        r"prompt eval time =\s+([\d.]+) ms /\s+(\d+) tokens"
-    )
-    assert [(one.decode_ms, one.decode_tokens) for one in requests if one.decode_ms is not None] == found(
-        r"(?:\| |\s)\s{5,}eval time =\s+([\d.]+) ms /\s+(\d+) tokens"
-    )
-    assert [(one.draft_accepted, one.draft_generated) for one in drafted] == found(
-        r"draft acceptance = [\d.]+ \(\s*(\d+) accepted /\s*(\d+) generated"
-    )
-    text = path.read_text(errors="replace")
-    assert (len(requests), sum(one.cancelled for one in requests)) == (
-        text.count("| processing task"),
-        text.count("cancel task, id_task"),
-    )
-    assert (summary.lines, summary.unrecognised) == (len(text.splitlines()), path.stem == "http_misc")
-    if "LLAMA_TRACE = 1" in text:
-        assert [(one.steps.accepted, one.steps.drafted) for one in drafted] == [
-            (one.draft_accepted, one.draft_generated) for one in drafted
-        ]
 
 
 def test_what_a_summary_keeps_is_of_the_last_server_and_bounded() -> None:
@@ -267,15 +214,6 @@ def test_an_old_log_read_now_is_not_a_storm_of_this_minute() -> None:
     assert (view.first_at, view.last_at) == (390.0, 400.0)
 
 
-def test_slots_and_tasks_are_counted_once_each() -> None:
-    book = StormBook()
-    for slots, tasks in (((0,), (7,)), ((1, 0), (8, 7)), ((1,), (9,))):
-        book.add(1.0, warned(1, slots=Touched(slots), tasks=Touched(tasks)))
-    (view,) = book.newest_first
-    assert view.seen.slots == Touched((0, 1))
-    assert (view.seen.tasks_touched, view.seen.tasks.more) == (3, False)
-
-
 def test_a_class_is_a_former_servers_until_the_one_that_writes_now_prints_it() -> None:
     book, former = StormBook(), []
     for at, tally in ((1.0, warned(1)), (None, None), (4.0, warned(1, lives_ago=1)), (5.0, warned(1))):
@@ -338,3 +276,101 @@ def test_what_the_log_has_of_the_past_is_not_counted_as_happening_now() -> None:
     view = LogView()
     view.add(1.0, LogBatch(2, facts=(old, now)))
     assert (view.live["steps"], view.live["drafted"], view.live["accepted"]) == (3, 24, 4)
+
+
+# Rates: speeds of running requests from slots, of ended ones from counters; idle is unknown
+
+
+def busy(slot: int, task: int, decoded: int, processed: int = 100) -> Slot:
+    return Slot(slot, is_processing=True, task=task, n_decoded=decoded, n_prompt_tokens_processed=processed)
+
+
+IDLE = Slot(0, is_processing=False, n_decoded=0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "rates"),
+    [
+        # The growth of the same tasks, summed over slots.
+        ([(10, busy(0, 7, 100), busy(1, 8, 40)), (12, busy(0, 7, 160), busy(1, 8, 60))], (None, 40.0)),
+        # A new task in the slot is never a negative rate, and an idle slot has none.
+        ([(10, busy(0, 7, 500)), (11, busy(0, 9, 20))], (None, None)),
+        ([(10, busy(0, 7, 500)), (11, IDLE)], (None, None)),
+        # Prefill is the growth of processed tokens before the first token; the tail of a prompt is none.
+        ([(10, busy(0, 7, 0, 2048)), (12, busy(0, 7, 0, 6144))], (2048.0, None)),
+        ([(10, busy(0, 7, 0, 2048)), (11, busy(0, 7, 0, 2049))], (None, None)),
+        # Two looks that follow at once, because one came late, say nothing; the one after them does.
+        ([(10, busy(0, 7, 100)), (10.01, busy(0, 7, 220))], (None, None)),
+        ([(10, busy(0, 7, 100)), (10.01, busy(0, 7, 220)), (11, busy(0, 7, 220))], (None, 120.0)),
+    ],
+)
+def test_running_requests_are_rated_by_their_growth_from_look_to_look(
+    looks: list[tuple[Any, ...]], rates: tuple[float | None, float | None]
+) -> None:
+    slots = SlotRates()
+    found = [slots.add(at, Slots(tuple(seen))) for at, *seen in looks]
+    assert (found[0], found[-1]) == ((None, None), rates)
+    if rates == (None, 40.0):
+        assert slots.decode_by_slot == {0: 30.0, 1: 10.0}
+
+
+def test_ended_requests_are_rated_by_their_own_seconds_times_the_busy_slots() -> None:
+    names = ("prompt_tokens", "prompt_seconds", "predicted_tokens", "predicted_seconds", "decode_calls")
+    before, after = (
+        Counters(**dict(zip(names, totals, strict=True)), busy_slots_per_decode=busy)  # type: ignore[arg-type]
+        for *totals, busy in ((0, 0, 0, 0, 0, 0), (500, 0.25, 400, 8, 100, 2))
+    )
+    assert mean_busy_slots(before, after) == 2
+    assert counter_rates(Scrape(0, before), Scrape(10, after), 2) == (2000.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rates"),
+    [
+        # No request ended; one token after a cache hit, and the first token of an answer; seconds printed too coarsely.
+        ((5, 1, 5, 1), (5, 1, 5, 1), (None, None)),
+        ((500, 1, 50, 1), (501, 2.02, 51, 1.000001), (None, None)),
+        ((0, 0, 900_000, 12345.6), (0, 0, 900_100, 12345.7), (None, None)),
+        ((0, 0, 900_000, 12345.6), (0, 0, 901_000, 12355.6), (None, pytest.approx(100.0))),
+    ],
+)
+def test_counters_that_grew_too_little_give_no_rate(
+    before: tuple[float, ...], after: tuple[float, ...], rates: tuple[float | None, float | None]
+) -> None:
+    names = ("prompt_tokens", "prompt_seconds", "predicted_tokens", "predicted_seconds")
+    first, last = (Counters(**dict(zip(names, totals, strict=True))) for totals in (before, after))  # type: ignore[arg-type]
+    assert counter_rates(Scrape(0, first), Scrape(1, last), 1) == rates
+
+
+@pytest.mark.parametrize(
+    ("tokens", "accepted", "steps", "gain"),
+    [
+        # A step yields 3.0, and 30 of 100 calls are replays.
+        (240, 140, 70, pytest.approx(2.4)),
+        (100, 0, 0, 1.0),
+        # Too few decode calls, more than a draft holds, one total that moved before the other, no request.
+        *((*totals, None) for totals in ((27, 18, 9), (720, 650, 65), (50, 100, 40), (0, 0, 0))),
+    ],
+)
+def test_tokens_per_decode_counts_replays_against_the_gain(
+    tokens: float, accepted: float, steps: float, gain: float | None
+) -> None:
+    totals = {"predicted_tokens": tokens, "draft_tokens": 4 * steps, "accepted_tokens": accepted}
+    after = Counters(**totals, verification_steps=steps, accepted_per_position=(0, 0, 0, 0))
+    assert tokens_per_decode(Scrape(0, Counters()), Scrape(10, after)) == gain
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "slots", "busy_slots"),
+    [
+        # Between the scrapes and not since the start; no more than there are; unknown where rounding hides them.
+        ((100, 1.0), (200, 2.5), None, 4.0),
+        ((100, 1.0), (110, 2.5), 3, 3),
+        ((2e6, 1.23456), (2.00001e6, 1.23456), None, None),
+    ],
+)
+def test_busy_slots_are_a_mean_over_the_calls_between_two_scrapes(
+    before: tuple[float, float], after: tuple[float, float], slots: int | None, busy_slots: float | None
+) -> None:
+    first, last = (Counters(decode_calls=calls, busy_slots_per_decode=mean) for calls, mean in (before, after))
+    assert mean_busy_slots(first, last, slots) == busy_slots

@@ -9,14 +9,11 @@ from msgspec.structs import replace
 
 from insight.scenes import NOW, WALL, tell
 from specdash.core.log_facts import (
-    AcceptancePerPosition,
     DecodeProgress,
     DecodeTiming,
     LogBatch,
     LogFact,
     PrefillProgress,
-    PromptReused,
-    PromptStarted,
     PromptTiming,
     RequestAcceptance,
     ServerEvent,
@@ -32,7 +29,7 @@ from specdash.core.proxy_events import RequestEvent
 from specdash.core.readings import Counters, Slot, Slots
 from specdash.core.records import Drafting, StartCheck
 from specdash.core.target import Target
-from specdash.insight.request import DraftTally, RequestAssembler, ServedRequest, of_event
+from specdash.insight.request import RequestAssembler, ServedRequest, of_event
 from specdash.insight.state import TargetState
 
 
@@ -52,46 +49,6 @@ def whole(slot: int, task: int) -> list[LogFact]:
 def assembled(*facts: LogFact) -> list[ServedRequest]:
     assembler = RequestAssembler()
     return assembler.feed(facts) + assembler.close()
-
-
-def test_a_request_has_all_that_its_lines_say() -> None:
-    (request,) = assembled(
-        SlotSelected(0, "lru"),
-        TaskLaunched(0, 7, at_s=1.0),
-        PromptStarted(0, 7, 4096, 122),
-        PromptReused(0, 7, 100),
-        PromptReused(0, 7, 2048),
-        DecodeProgress(0, 7, 105, 40.0),
-        VerificationSteps(0, 7, 1, 6, 8, restored=1),
-        VerificationSteps(0, 7, 0, 0, 0, replays=1),
-        *timings(0, 7, 22),
-        AcceptancePerPosition(0, 7, (0.9, 0.5)),
-        TaskReleased(0, 7, 241, True, at_s=2.5),
-    )
-    assert request == ServedRequest(
-        slot=0,
-        task=7,
-        started_s=1.0,
-        at_s=2.5,
-        prompt_total_tokens=122,
-        prompt_cached=100,
-        processed_tokens=22,
-        prompt_ms=19.0,
-        decode_tokens=120,
-        decode_ms=300.0,
-        total_ms=319.0,
-        draft_generated=141,
-        draft_accepted=101,
-        mean_accepted_length=6.61,
-        acceptance_per_position=(0.9, 0.5),
-        decode_tokens_seen=105,
-        steps=DraftTally(8, 6, 1, replays=1),
-        truncated=True,
-        slot_tokens=241,
-        selected="lru",
-        finished=True,
-    )
-    assert request.completed
 
 
 RELEASED = TaskReleased(0, 7, 201, False)

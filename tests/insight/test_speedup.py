@@ -1,22 +1,50 @@
-"""Is speculation paying? What the picture shows, and what it does not dare to; and which baselines hold."""
+"""Is speculation paying? What the picture shows, what it does not dare to, and in which words."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.scenes import MODEL, NOW, WALL, add, baseline, measured, read_log, record, request, row_of, server, tell
+from insight.scenes import (
+    MODEL,
+    NOW,
+    OK,
+    WALL,
+    add,
+    baseline,
+    measured,
+    read_log,
+    record,
+    request,
+    row_of,
+    server,
+    tell,
+)
 from specdash.core.changes import ApplyRecord, Change, Role
 from specdash.core.log_facts import SpeculativeStatistics
-from specdash.core.readings import Counters, Slot, Slots
-from specdash.core.records import Baseline, BaselineMethod
+from specdash.core.readings import Counters, FailureKind, ReadingStatus, Slot, Slots
+from specdash.core.records import Baseline, BaselineMethod, Drafting
+from specdash.export.snapshot import speedup_json
 from specdash.insight.log.log_view import DraftStatistics
-from specdash.insight.picture import Basis, Paying, SpeedUpPicture
+from specdash.insight.picture import (
+    BackendPicture,
+    BackendState,
+    Basis,
+    DrafterPicture,
+    DraftingPicture,
+    Paying,
+    Picture,
+    SpeculationPicture,
+    SpeculationViews,
+    SpeedUpPicture,
+)
 from specdash.insight.request import ServedRequest
 from specdash.insight.speedup.baselines import DecodingServer, Reference, matching
-from specdash.insight.speedup.estimate import Pair, break_even, compared, effort_of, leviathan
+from specdash.insight.speedup.estimate import effort_of, leviathan
 from specdash.insight.speedup.speedup import TOO_GOOD, derive
-from specdash.insight.speedup.verdict import ENOUGH
+from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, VerdictStep, judged, kind_of, verdict
 from specdash.insight.state import TargetState
 
 BASE = (baseline(),)
@@ -221,46 +249,11 @@ def test_whatever_ran_the_picture_is_consistent(
 # The arithmetic holds whatever the requests did
 
 
-tokens = st.integers(2, 4000)
-shares = st.none() | st.floats(0, 1)
-requests = st.builds(
-    lambda count, hit, missed, rate: request(
-        tokens=count, accepted=min(hit, count - 1), drafted=hit + missed, rate=rate
-    ),
-    tokens,
-    st.integers(0, 3999),
-    st.integers(0, 3999),
-    st.floats(0.1, 5000),
-)
-
-
 def test_the_published_formula_is_the_upper_bound() -> None:
     # Leviathan et al. 2023: E = (1 - a^(g+1)) / (1 - a), speed-up E / (g c + 1), here for a = 0.8, g = 5, c = 0.1.
     length, drafted, cost = (1 - 0.8**6) / (1 - 0.8), 5, 0.1
     share = drafted * cost / (1 + drafted * cost)
     assert leviathan(length, drafted, share, (0.0, 0.2, 0.8)).high == pytest.approx(length / (drafted * cost + 1))
-
-
-@given(requests, shares)
-def test_at_the_break_even_length_the_estimate_is_one(one: ServedRequest, share: float | None) -> None:
-    effort = effort_of([one])
-    assert effort.length is not None
-    drafted = effort.drafted_per_step
-    found = leviathan(effort.length, drafted, share)
-    length, acceptance = break_even(effort.length, found.value, drafted)
-    assert leviathan(length, drafted, share).value == pytest.approx(1.0)
-    if acceptance is not None and length >= 1:
-        assert 1 + acceptance * drafted == pytest.approx(length)
-
-
-pairs = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=200)
-
-
-@given(pairs, st.floats(0, 0.05))
-def test_an_interval_holds_what_it_is_of(found: list[tuple[float, float]], deviation: float) -> None:
-    interval = compared([Pair(*pair) for pair in found], deviation)
-    assert interval.low <= interval.value <= interval.high
-    assert interval.value == pytest.approx(sum(a for a, _ in found) / sum(b for _, b in found), rel=1e-3)
 
 
 def test_replays_are_among_the_decode_calls_that_tokens_tell() -> None:
@@ -366,3 +359,138 @@ def test_a_baseline_of_this_start_is_surer_and_an_old_one_is_less() -> None:
     assert deviation(wall=WALL, started=WALL - 60) < deviation(wall=WALL, started=WALL + 60)
     assert deviation(wall=WALL) < deviation(wall=WALL + 4 * 3600) < deviation(wall=WALL + 8 * 3600)
     assert deviation(wall=WALL + 30 * 86400) == deviation(wall=WALL + 60 * 86400)
+
+
+# The verdict in words
+
+
+PAYS = SpeedUpPicture(
+    value=1.6,
+    low=1.5,
+    high=1.71,
+    basis=Basis.MEASURED,
+    verdict=Paying.PAYING,
+    requests=42,
+    why="42 requests against the baseline",
+    decode_rate=57.6,
+    baseline_rate=36.0,
+    mean_accepted_length=2.84,
+    break_even_length=1.78,
+    break_even_acceptance=0.3,
+)
+
+
+UNKNOWN = Paying.UNKNOWN
+
+
+def shown(
+    speedup: SpeedUpPicture = PAYS,
+    drafter: DrafterPicture | None = None,
+    drafting: DraftingPicture | None = None,
+    log: ReadingStatus | None = None,
+    active: bool | None = True,
+    **backend: Any,
+) -> Picture:
+    """A picture of a live server with this speed-up."""
+    made = BackendPicture("http://127.0.0.1:8080", **{"state": BackendState.LIVE, **backend})
+    made = replace(made, speculation=replace(SpeculationPicture(), active=active))
+    views = SpeculationViews(
+        drafting=drafting or DraftingPicture(Drafting.YES), drafter=drafter or DrafterPicture(effective_length=4)
+    )
+    picture = Picture(NOW, WALL, 300.0, made, speedup=speedup, views=views)
+    return replace(picture, log=replace(picture.log, status=log)) if log is not None else picture
+
+
+def interval(value: float, low: float | None, high: float | None, **fields: Any) -> SpeedUpPicture:
+    """With the verdict that the interval has."""
+    paying = {VerdictKind.PAYS: Paying.PAYING, VerdictKind.COSTS: Paying.HURTING}.get(judged(low, high), Paying.EVEN)
+    return replace(PAYS, **{"value": value, "low": low, "high": high, "verdict": paying, **fields})
+
+
+WIDE = interval(0.77, 0.33, 2.26, basis=Basis.ESTIMATED, verdict=UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "more", "headline"),
+    [
+        (PAYS, {}, "PAYS 1.6×"),
+        (interval(1.064, 1.03, 1.1), {}, "PAYS 1.06×"),
+        (interval(0.77, 0.7, 0.85), {}, "COSTS 23 %"),
+        (interval(0.8, 0.6, 0.95, basis=Basis.ESTIMATED), {}, "COSTS 20 %"),
+        (interval(1.01, 0.97, 1.04), {}, "NO DIFFERENCE"),
+        (interval(0.975, 0.955, 0.99), {}, "NO DIFFERENCE"),
+        (interval(1.03, 1.01, 1.05), {}, "NO DIFFERENCE"),
+        # What it needs to know more.
+        (interval(1.1, 0.9, 1.3), {}, "CAN'T TELL YET (needs more requests)"),
+        (interval(1.1, 0.9, 1.3, needs_baseline=True), {}, "CAN'T TELL YET (needs a new baseline)"),
+        (interval(1.5, 1.2, 1.9, requests=5, verdict=UNKNOWN), {}, "CAN'T TELL YET (needs 1 more request)"),
+        (interval(1.6, None, None, requests=2, verdict=UNKNOWN), {}, "CAN'T TELL YET (needs 4 more requests)"),
+        (WIDE, {}, "CAN'T TELL YET (needs a baseline)"),
+        (replace(WIDE, requests=0), {}, "CAN'T TELL YET (needs the server's log)"),
+        (replace(WIDE, requests=0), {"log": ReadingStatus.KNOWN}, "CAN'T TELL YET (needs a finished request)"),
+        (SpeedUpPicture(), {}, "CAN'T TELL YET (needs a finished request)"),
+        (SpeedUpPicture(), {"state": BackendState.DOWN}, "CAN'T TELL YET (needs the server)"),
+        (SpeedUpPicture(), {"state": BackendState.UNAUTHORIZED}, "CAN'T TELL YET (needs the API key)"),
+        (SpeedUpPicture(), {"state": BackendState.LOADING}, "CAN'T TELL YET (needs the model, which is loading)"),
+    ],
+)
+def test_the_interval_gives_the_headline(speedup: SpeedUpPicture, more: dict[str, Any], headline: str) -> None:
+    assert verdict(shown(speedup, **more)).headline == headline
+
+
+FAILED = DraftingPicture(Drafting.FAILED, "the draft model did not load", "name another draft model")
+OFF = DraftingPicture(Drafting.OFF, "no speculation type is set")
+
+
+def test_it_has_its_reason_and_the_next_step() -> None:
+    found = verdict(shown())
+    assert found.because == "71 % of draft tokens are accepted; 30 % would break even."
+    assert found.rates == "57.6 tok/s, 36.0 without speculation"
+    assert (found.better, found.command) == ("", "")
+    wide = verdict(shown(WIDE))
+    assert (wide.step, wide.command) == (VerdictStep.BASELINE, "specdash baseline record")
+    assert wide.because == "So far 0.33 to 2.26×, an estimate."
+    off = verdict(shown(SpeedUpPicture(), drafting=OFF, active=False))
+    assert (off.kind, off.headline) == (VerdictKind.OFF, "NOT SPECULATING")
+    assert off.because == "No speculation type is set."
+    broken = verdict(shown(SpeedUpPicture(), drafting=FAILED))
+    assert (broken.because, broken.better) == ("The draft model did not load.", "name another draft model")
+
+
+@pytest.mark.parametrize(
+    ("value", "length", "gain", "better", "command"),
+    [
+        (0.9, 1, 0.54, "draft length 1 would be 54 % faster", "specdash apply LLAMA_DRAFT_MAX=1"),
+        (1.6, 2, 0.1, "draft length 2 would be 10 % faster", "specdash apply LLAMA_DRAFT_MAX=2"),
+        (0.5, 1, 0.2, "without speculation it would be 100 % faster", "specdash apply LLAMA_SPEC_TYPE=none"),
+        (0.8, None, None, "without speculation it would be 25 % faster", "specdash apply LLAMA_SPEC_TYPE=none"),
+        (1.6, 4, 0.0, "", ""),
+        (1.6, 3, 0.01, "", ""),
+    ],
+)
+def test_it_names_what_would_be_better_and_the_command_for_it(
+    value: float, length: int | None, gain: float | None, better: str, command: str
+) -> None:
+    drafter = DrafterPicture(effective_length=4, best_length=length, best_gain=gain)
+    found = verdict(shown(interval(value, value - 0.05, value + 0.05), drafter))
+    assert (found.better, found.command) == (better, command)
+
+
+@given(st.floats(0.2, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.sampled_from(Paying))
+def test_every_reader_has_the_same_verdict(value: float, below: float, above: float, kept: Paying) -> None:
+    made = interval(value, value * (1 - below), value * (1 + above), **({"verdict": kept} if kept is UNKNOWN else {}))
+    picture = shown(made)
+    words, named = verdict(picture).headline, speedup_json(picture)["verdict"]
+    assert words.startswith("PAYS") is (named == "paying")
+    assert words.startswith("COSTS") is (named == "hurting")
+    assert words != "NO DIFFERENCE" or named == "no clear gain"
+    assert kind_of(picture.speedup) is verdict(picture).kind
+
+
+def test_without_metrics_and_log_it_names_what_is_missing() -> None:
+    slots = Slots((Slot(0, False, 4096, True, speculative_types=("draft-mtp",)),))
+    made = tell(server(), NOW - 1, health=OK, slots=slots, metrics=(FailureKind.DISABLED, "no metrics here"))
+    picture = made.picture(NOW, WALL)
+    assert verdict(picture).headline == "CAN'T TELL YET (needs --metrics or the server's log)"
+    assert picture.views.drafter.verdict == "Drafts cannot be seen: it needs --metrics or the server's log."
+    assert "cannot be seen without --metrics or the server's log" in picture.views.drafting.because

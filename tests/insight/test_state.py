@@ -1,8 +1,9 @@
 """The state of a target: whatever the readings say, the picture is true, complete, changes nothing and can be
 printed."""
 
+import gc
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.scenes import DATA, NOW, OK, WALL, counters, read_log, server, tell
+from insight.scenes import NOW, OK, WALL, counters, read_log, server, tell
 from specdash.core.proxy_events import ActiveView, ProxyStatus, SessionView
 from specdash.core.readings import Counters, FailureKind, Gpu, Gpus, ProcessTree, ReadingStatus, Slot, Slots, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
@@ -20,9 +21,9 @@ from specdash.export.snapshot import to_json, to_text
 from specdash.insight import derive
 from specdash.insight.charts import Metric
 from specdash.insight.observer import Memory
-from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.picture import BackendState
 from specdash.insight.state import Memo, TargetState
-from specdash.llama.server_answers import parse_metrics, parse_slots
+from support.busy_proxy import BusyServer
 from support.drawn_readings import values
 
 REQUEST_WITH_DRAFTS = (
@@ -34,20 +35,6 @@ REFUSED, LOST = FailureKind.REFUSED, (FailureKind.ERROR, "GPU is lost")
 
 def drafted(drafts: float, accepted: float, **more: Any) -> Counters:
     return Counters(draft_tokens=drafts, accepted_tokens=accepted, **more)
-
-
-def test_a_real_scrape_becomes_lifetime_figures() -> None:
-    totals = parse_metrics((DATA / "http" / "metrics_after_1.txt").read_bytes())
-    slots = parse_slots((DATA / "http" / "slots_busy_1.json").read_bytes())
-    backend = tell(server(), 1.0, health=OK, metrics=totals, slots=slots).picture(1.5, 0.0).backend
-    assert backend.state is BackendState.LIVE
-    assert backend.speculation.acceptance.lifetime.value == pytest.approx(1465 / 1492)
-    assert backend.speculation.mean_accepted_length == pytest.approx(1 + 1465 / 34)
-    assert backend.speculation.types == ("draft-simple", "ngram-mod")
-    assert (backend.decode.value, backend.decode.basis) == (pytest.approx(1500 / 1.47132), "lifetime")
-    assert backend.slots is not None
-    assert [slot.phase for slot in backend.slots] == [SlotPhase.IDLE, SlotPhase.DECODE]
-    assert backend.slots[1].progress == pytest.approx(732 / 1500)
 
 
 def test_nothing_is_known_before_anything_was_seen() -> None:
@@ -216,6 +203,9 @@ def test_an_alert_that_was_not_over_goes_on_until_it_is_judged_and_one_of_a_remo
 # Whatever comes
 
 
+TARGET = Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000")
+MOST = 5000
+"""Of anything that is kept one by one: the tail of the log is the longest."""
 PROXIES = st.builds(
     lambda count: ProxyStatus(
         requests=count,
@@ -237,8 +227,7 @@ STEPS = st.lists(st.tuples(st.floats(0.0, 20.0), DRAWN), max_size=30)
 
 
 def after(steps: list[tuple[float, tuple[Source, Any]]]) -> tuple[TargetState, float]:
-    target = Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000")
-    state, now = TargetState(target, wall_offset=lambda: 0.0), 100.0
+    state, now = TargetState(TARGET, wall_offset=lambda: 0.0), 100.0
     for step, (source, value) in steps:
         now += step
         tell(state, now, **{source: value})
@@ -270,10 +259,13 @@ def digest(value: Any, seen: frozenset[int] = frozenset()) -> Any:
     if isinstance(value, list | tuple | deque):
         return [digest(entry, seen) for entry in value]
     if type(value).__module__.startswith("specdash") and not isinstance(value, str):
-        slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()))
-        names = sorted({*slots, *getattr(value, "__dict__", ())})
-        return [(name, digest(getattr(value, name, None), seen)) for name in names]
+        return [(name, digest(getattr(value, name, None), seen)) for name in names_of(value)]
     return repr(value)
+
+
+def names_of(value: Any) -> list[str]:
+    slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()))
+    return sorted({*slots, *getattr(value, "__dict__", ())})
 
 
 @given(STEPS, st.permutations([10.0, 60.0, 300.0, 3600.0]), st.sampled_from([7.5, 900.0]), st.booleans())
@@ -287,3 +279,46 @@ def test_looking_changes_nothing_and_no_window_changes_another(
     assert {window_s: state.picture(now, now, window_s) for window_s in windows} == alone
     derive.picture(state, now + later_s, now + later_s, 60.0, for_rules=for_rules)
     assert digest(state) == before
+
+
+def measure(value: Any, path: str, sizes: Counter[str], seen: set[int], depth: int = 6) -> Counter[str]:
+    """The sizes of all lists, tables and queues that hang on an object of specdash, by where they are."""
+    if id(value) in seen or depth == 0 or isinstance(value, str | bytes):
+        return sizes
+    seen.add(id(value))
+    if hasattr(value, "__len__"):
+        sizes[path] = max(sizes[path], len(value))
+    if isinstance(value, Mapping):
+        for key, entry in list(value.items())[:3]:
+            measure(entry, f"{path}[{type(key).__name__}]", sizes, seen, depth - 1)
+    elif isinstance(value, list | tuple | deque):
+        for entry in list(value)[-3:]:
+            measure(entry, f"{path}[]", sizes, seen, depth - 1)
+    elif type(value).__module__.startswith("specdash"):
+        for name in names_of(value):
+            measure(getattr(value, name, None), f"{path}.{name}", sizes, seen, depth - 1)
+    return sizes
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_hours_with_many_sessions_is_bounded() -> None:
+    busy = BusyServer(sessions=400, requests=4)
+    state = TargetState(TARGET, wall_offset=lambda: busy.wall - busy.at)
+
+    def fed(seconds: int) -> Counter[str]:
+        for readings in busy.seconds(seconds):
+            # Rules are judged once a minute: what they keep is by the clock, and judging is most of the time.
+            is_judged = int(busy.at) % 60 == 0
+            for reading in readings:
+                state.apply(reading) if is_judged else state.take_unjudged(reading)
+            if is_judged:
+                state.picture(busy.at + 1, busy.wall + 1, 300.0)
+        gc.collect()
+        return measure(state, "state", Counter(), set())
+
+    first = fed(4200)
+    assert len(first) > 50, "the walk has lost its way"
+    assert {path: size for path, size in first.items() if size > MOST} == {}
+    busy.sessions = 5000
+    grown = fed(2400)
+    assert {path: size for path, size in grown.items() if path in first and size > first[path] * 1.1 + 64} == {}

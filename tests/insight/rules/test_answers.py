@@ -117,19 +117,6 @@ def test_a_proxy_that_was_held_and_forgotten_is_an_alert_once_requests_wait() ->
     assert raised(state(), status(held=True, held_since=WALL - 3600)) == set()
 
 
-def test_the_count_of_a_proxy_that_restarted_begins_again() -> None:
-    proxied = state(proxy_log="")
-    for at, exhausted, requests, started, expected in (
-        (100.0, 900, 1000, WALL, set()),
-        (102.0, 0, 0, WALL + 100, set()),
-        (104.0, 1, 3, WALL + 100, set()),
-        (106.0, 4, 30, WALL + 100, {"malformed_storm"}),
-    ):
-        counts = {"malformed_tool:exhausted": exhausted}
-        now = status(counters=counts, requests=requests, started=started)
-        assert raised(proxied, now, at=at) == expected
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [

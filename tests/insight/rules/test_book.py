@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from insight.scenes import OK, WALL, Watch, rule
-from specdash.core.readings import ProcessTree, ReadingStatus, Slots, Source
+from specdash.core.readings import ReadingStatus, Source
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, Transition
 from specdash.insight.picture import BackendPicture, BackendState, Picture, SourcePicture
 from specdash.insight.request import Samples
@@ -24,8 +24,7 @@ from specdash.insight.rules.book import (
     likely_cause,
 )
 from specdash.insight.rules.catalogue import Limits, OverError, Rule
-from specdash.insight.rules.known import flag
-from specdash.insight.rules.scene import KEEP_S, PictureHistory, PictureSample, RuleScene, increase, sample_of
+from specdash.insight.rules.scene import KEEP_S, PictureHistory, PictureSample, RuleScene, sample_of
 
 NOTICE, WARNING, CRITICAL = AlertSeverity
 
@@ -262,28 +261,6 @@ def test_the_cause_explains_the_worst_of_what_is_wrong(active: list[Alert], caus
     assert (found.rule if found is not None else None) == cause
 
 
-ALERTS = st.lists(
-    st.builds(
-        alert,
-        st.sampled_from((*EXPLAINS, "slow")),
-        st.sampled_from(list(AlertSeverity)),
-        st.floats(-300, 300),
-        st.sampled_from(("", "a", "b")),
-    ),
-    max_size=8,
-    unique_by=lambda item: item.key,
-)
-
-
-@given(ALERTS, st.randoms(use_true_random=False))
-def test_the_cause_is_one_of_the_alerts_in_any_order(active: list[Alert], random: object) -> None:
-    found = likely_cause(active, RULES)
-    assert (found is None) is all(item.severity is NOTICE for item in active)
-    assert found is None or found in active
-    random.shuffle(active)  # type: ignore[attr-defined]
-    assert likely_cause(active, RULES) == found
-
-
 # What rules look at: a quarter of an hour, one sample a second, and the server's command line
 
 
@@ -303,26 +280,3 @@ def test_a_quarter_of_an_hour_is_kept_and_a_state_lasts_longer() -> None:
     assert sum(sample.state is DOWN_STATE for sample in dense.since(0.0)) == 1, "and no change of state is lost"
     assert dense.last is not None
     assert dense.last.at == 99.9
-
-
-def test_growth_is_what_the_totals_show() -> None:
-    assert increase([3, None, 5, 1, 4]) == 6, "a total that went back was reset"
-    assert increase([3]) is None
-
-
-@pytest.mark.parametrize(
-    ("command", "value"),
-    [
-        (("-c", "4096"), "4096"),
-        (("--ctx-size=4096", "--jinja"), "4096"),
-        (("-c", "4096", "--ctx-size", "8192"), "8192"),
-        (("-c", "--jinja"), ""),
-        (("-c",), ""),
-        (("--jinja", "4096"), None),
-    ],
-)
-def test_a_flag_has_the_value_that_llama_server_gives_it(command: tuple[str, ...], value: str | None) -> None:
-    found: list[str | None] = []
-    watch = Watch([rule(lambda scene, _: found.append(flag(scene, "-c", "--ctx-size")) or ())])
-    watch.look(process=ProcessTree(10, command=("llama-server", *command)), slots=Slots(()), health=OK)
-    assert found == [value]
