@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from insight.scenes import WALL, server, tell
 from specdash.collect.logs import LogCollector
-from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, Touched, VerificationSteps, WarningTally
+from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, VerificationSteps, WarningTally
 from specdash.core.readings import Counters, Slot, Slots
 from specdash.insight.log.counter_log import CounterLog, Scrape
 from specdash.insight.log.log_summary import LogSummary
@@ -220,16 +220,6 @@ def test_a_class_is_a_former_servers_until_the_one_that_writes_now_prints_it() -
         book.new_server() if at is None or tally is None else book.add(at, tally)
         former.append(book.newest_first[0].seen.is_former)
     assert former == [False, True, True, False]
-
-
-def test_a_storm_whose_lines_name_slots_alone_touches_the_tasks_that_these_ran() -> None:
-    view = LogView()
-    view.add(1.0, LogBatch(2, facts=(TaskLaunched(0, 5, at_s=1.0), TaskLaunched(1, 6, at_s=1.1))))
-    view.add(2.0, LogBatch(9, warnings=(warned(9, 1.5, 1.9, slots=Touched((0,))),)))
-    assert view.storms.newest_first[0].seen.tasks.ids == (5,)
-    launched = (TaskLaunched(0, 7, at_s=2.0), TaskLaunched(0, 8, at_s=2.4), TaskLaunched(0, 9, at_s=2.9))
-    view.add(3.0, LogBatch(9, facts=launched, warnings=(warned(9, 2.1, 2.5, slots=Touched((0,))),)))
-    assert view.storms.newest_first[0].seen.tasks.ids == (5, 7, 8)
 
 
 def test_a_warning_of_a_server_that_is_gone_is_dated_by_its_own_clock() -> None:

@@ -27,7 +27,6 @@ from specdash.core.log_facts import SpeculativeStatistics
 from specdash.core.readings import Counters, FailureKind, ReadingStatus, Slot, Slots
 from specdash.core.records import Baseline, BaselineMethod, Drafting
 from specdash.export.snapshot import speedup_json
-from specdash.insight.log.log_view import DraftStatistics
 from specdash.insight.picture import (
     BackendPicture,
     BackendState,
@@ -200,18 +199,6 @@ def test_a_real_log_shows_what_drafting_costs() -> None:
     (draft,) = seen(made).by_type
     assert (draft.type, draft.drafts_generated, draft.tokens_generated) == ("draft-simple", 36, 282)
     assert (draft.tokens_accepted, draft.length) == (202, pytest.approx(6.61, abs=0.005)), "as the server prints it"
-
-
-def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:
-    made = measured(row_of(3))
-    for name, drafted, accepted in (("draft-simple", 400, 100), ("ngram-mod", 64, 60)):
-        fact = SpeculativeStatistics(name, 10, 9, drafted, accepted, (1, 10, 10), durations_ms=(0.1, 9.8, 0.1))
-        made.log.drafting.note(NOW - 5, fact)
-    by_type = seen(made).by_type
-    assert [one.type for one in by_type] == ["ngram-mod", "draft-simple"], "the engine's priority"
-    assert (by_type[0].acceptance, by_type[1].seconds) == pytest.approx((60 / 64, 0.01))
-    made.log.drafting = DraftStatistics()
-    assert seen(made).by_type == ()
 
 
 samples = st.lists(

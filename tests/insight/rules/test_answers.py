@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from insight.scenes import OK, WALL, Watch, counters, of_family, only, process, tell
+from insight.scenes import OK, WALL, of_family
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
 from specdash.core.proxy_events import (
@@ -23,7 +23,6 @@ from specdash.core.records import AlertSeverity
 from specdash.core.target import Target
 from specdash.insight.rules.answers import BREAK_LOOPS_SOONER
 from specdash.insight.state import TargetState
-from specdash.llama.log.parser import LogParser
 
 OWN = of_family("answers")
 PROXY = "http://127.0.0.1:4000"
@@ -149,49 +148,3 @@ def test_sessions_are_named_while_they_are_at_work_and_the_fullest_only() -> Non
     assert raised(proxied, status(sessions=views)) == {"context_overflow"}
     named = {alert.subject for alert in proxied.picture(100.0, WALL + 100, 60.0).alerts.active}
     assert named == {"s39", "s38", "s37", "s36", "s35"}
-
-
-# Clients that leave, by the server's own log
-
-
-SPEED = "(    1.00 ms per token,  1000.00 tokens per second)"
-BEGIN = "I slot launch_slot_: id  0 | task {} | processing task, is_child = 0"
-LEFT = "I slot      release: id  0 | task {} | stop processing: n_tokens = 9, truncated = 0"
-DONE = (
-    BEGIN,
-    f"I slot print_timing: id  0 | task {{}} | prompt eval time =      10.00 ms /    10 tokens {SPEED}",
-    f"I slot print_timing: id  0 | task {{}} | eval time =    1000.00 ms /    20 tokens {SPEED}",
-    "I slot release: id  0 | task {} | stop processing: n_tokens = 30, truncated = 0",
-)
-
-
-def logged(*requests: tuple[str, ...]) -> Watch:
-    """A server whose log has the lines of one request a second."""
-    watch, parser = Watch(only("clients_leaving")), LogParser()
-    tell(watch.state, 0.0, log=parser.feed(b"0.00.000.000 srv  update_slots: all slots are idle\n"))
-    for task, lines in enumerate(requests, 1):
-        at = f"{task // 60}.{task % 60:02}.000.000 "
-        batch = parser.feed("".join(f"{at}{line.format(task)}\n" for line in lines).encode())
-        watch.look(1, log=batch, metrics=counters(1), process=process(), health=OK)
-    return watch
-
-
-@pytest.mark.parametrize("begun", [True, False], ids=["begun", "queued"])
-@pytest.mark.parametrize("words", ["W srv          stop", "W srv  cancel_tasks"])
-def test_clients_that_leave_are_known_by_the_servers_log_alone(words: str, begun: bool) -> None:
-    cancelled = f"{words}: cancel task, id_task = {{}}"
-    alert = logged(*[(BEGIN, cancelled, LEFT) if begun else (cancelled,)] * 8).found("clients_leaving")
-    assert "8 of 8 clients" in alert.summary
-    assert dict(alert.evidence)["seen in"] == "the server's log (cancel task)"
-
-
-def test_a_few_that_leave_among_many_that_stay_or_left_long_ago_are_no_storm() -> None:
-    gone = (BEGIN, "W srv          stop: cancel task, id_task = {}", LEFT)
-    assert logged(*[gone, DONE, DONE, DONE, DONE] * 6).raised() == set()
-    watch = Watch(only("clients_leaving"))
-    watch.at = 3540.0
-    old = [f"0.{second:02}.000.000 W srv          stop: cancel task, id_task = {second}" for second in range(40)]
-    log = LogParser().feed("\n".join([*old, f"59.00.000.000 {BEGIN.format(99)}", ""]).encode())
-    tell(watch.state, watch.at, log=log)
-    watch.look(3, health=OK, process=process())
-    assert watch.raised() == set()

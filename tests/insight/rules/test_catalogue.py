@@ -140,17 +140,19 @@ def texts(rule: str, names: tuple[tuple[str, str], ...] = ()) -> str:
 
 
 def test_no_placeholder_is_left_whose_value_is_known_and_those_unknown_are_clear() -> None:
-    used = set()
+    used, named = set(), set()
     for rule in RULES:
         general = texts(rule)
         assert not re.search(r"\{\w+\}", general)
         classes = [word for words in re.findall(r"\bthe log: ([a-z]+_.*)", general) for word in words.split(", ")]
-        assert set(classes) <= LINE_CLASSES.keys()
+        named |= set(classes)
         for name in NAMES:
             count = len(re.findall(rf"\b{name.upper()}\b", general))
             assert len(re.findall("4711", texts(rule, ((name, "4711"),)))) == count
             used |= {name} if count else set()
     assert used == set(NAMES)
+    assert len(named) > 1
+    assert named <= LINE_CLASSES.keys()
     assert "df -h '/a b; rm -rf ~'" in texts("disk_full", (("folder", "/a b; rm -rf ~"),)), "one word of the command"
 
 

@@ -1,6 +1,6 @@
-"""Machine and memory: what NVML, the kernel, disks, the log and the proxy show, raised and not raised.
+"""Machine and memory: what NVML, the kernel, the log and the proxy show, raised and not raised.
 
-Real disks, CPUs and a real server are in tests/e2e/test_machine_rules.py and test_memory_rules.py, broken drivers in
+Real CPUs and a real server are in tests/e2e/test_machine_rules.py and test_memory_rules.py, broken drivers in
 tests/collect/test_gpu.py.
 """
 
@@ -14,7 +14,6 @@ from specdash.collect.gpu import THROTTLE_REASONS
 from specdash.core.parameter_catalogue import PARAMETERS
 from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import (
-    Disk,
     FailureKind,
     Gpu,
     GpuProcess,
@@ -42,7 +41,6 @@ HOST = Host(
     swap_total_bytes=8 * GIB, swap_in_bytes_per_s=0.0, swap_out_bytes_per_s=0.0,
 )  # fmt: skip
 SERVER = ProcessTree(10, "llama-server", cpu_cores=1.5, command=("llama-server", "-ngl", "99"))
-LOGS = Disk("/logs", "server log", 20 * MIB, 24 * MIB, 7, 1000)
 ON_TIME = SchedulingDelay(0.0, 5.0)
 UNUSED = replace(GPU, utilisation=0.0)
 
@@ -110,14 +108,6 @@ def left(mib: int, **changes: Any) -> Host:
         ((GPU,), {"process": replace(SERVER, cpu_wait=0.1, cpu_cores=0.3), "host": replace(HOST, cpu_utilisation=1.0)},
          20, None),
         ((GPU,), {"scheduling": SchedulingDelay(2.0, 5.0)}, 8, ("cpu_starved", WARNING, "too busy for specdash")),
-        # A disk that fills, or has no room for another file; a small one that is nearly empty is none.
-        ((GPU,), {"host": replace(HOST, disks=(LOGS,))}, 2, None),
-        ((GPU,), {"host": replace(HOST, disks=(replace(LOGS, free_bytes=100 * MIB, total_bytes=GIB + 1),
-                                               replace(LOGS, use="specdash's state")))}, 2,
-         ("disk_full", WARNING, "100.0 MiB are left on the disk of /logs (server log, specdash's state)")),
-        ((GPU,), {"host": replace(HOST, disks=(replace(LOGS, free_bytes=MIB),))}, 2, ("disk_full", CRITICAL, "1.0 M")),
-        ((GPU,), {"host": replace(HOST, disks=(replace(LOGS, files_left=0),))}, 2,
-         ("disk_full", CRITICAL, "only 0 files can still be made")),
     ],
 )  # fmt: skip
 def test_what_is_raised_on_such_a_machine_and_is_over_with_it(
