@@ -20,7 +20,6 @@ from specdash.insight.experiments import (
     MeasureComparison,
     MeasureName,
     compare,
-    restarted_at,
     short_text,
 )
 from specdash.insight.request import KEPT, Samples, ServedRequest
@@ -161,12 +160,6 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
 )
 def test_the_short_text_names_what_changed(changes: tuple[Change, ...], text: str) -> None:
     assert short_text(record(changes=changes)) == text
-
-
-def test_the_restart_is_where_its_step_began_and_else_the_begin() -> None:
-    assert restarted_at(record()) == T + 4.0
-    assert restarted_at(record(step_seconds={})) == T
-    assert restarted_at(record(step_seconds={"drain": 900.0, "restart": 1.0})) == T + 10.0
 
 
 def test_a_restart_whose_build_changed_gets_its_card() -> None:

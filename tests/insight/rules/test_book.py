@@ -149,22 +149,6 @@ def test_subjects_and_past_are_bounded() -> None:
     assert len(play.book.past) == PAST_KEPT
 
 
-@pytest.mark.parametrize(
-    ("rule", "more", "why"),
-    [
-        (SLOTS, {"fresh": False}, "no fresh data from slots"),
-        ({"while_idle": False}, {"busy": False}, "the server is idle"),
-        ({"hold_back": True}, {"state": BackendState.RESTARTED}, "the server has just begun"),
-        ({"counters": ("draft_tokens",)}, {}, "/metrics has no draft_tokens"),
-    ],
-)
-def test_what_is_not_judged_says_why(rule: dict[str, Any], more: dict[str, Any], why: str) -> None:
-    play = Play(**rule)
-    play.seconds(0, 0, "bad", **more)
-    assert play.book.unjudged == (("scripted", why),)
-    assert play.events == []
-
-
 def test_a_rule_with_a_fault_blinds_no_other_and_one_that_is_off_is_not_judged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
