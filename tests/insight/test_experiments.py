@@ -1,4 +1,4 @@
-"""Before and after an apply: which requests count, and what may be said of them."""
+"""Before and after an apply: which requests count, and what they show."""
 
 import random
 from typing import Any
@@ -145,7 +145,7 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
     assert counts(experiments) == (200, 200)
     assert (len(experiments.samples.logged), len(experiments.samples.reported)) == (KEPT, KEPT)
     experiments.samples.add_logged(*logged(T + 9000, decode_ms=1.0))
-    assert card_of(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
+    assert card_of(experiments).measures == first, "the 200 next to the apply are compared, not what comes later"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_restart_whose_build_changed_gets_its_card() -> None:
     assert (acceptance.after.count, acceptance.after.value) == (2, pytest.approx(213 / 898)), "the first one is cold"
 
 
-# What may be said of them
+# What they show
 
 
 def compared(before: list[ServedRequest], after: list[ServedRequest]) -> dict[MeasureName, MeasureComparison]:

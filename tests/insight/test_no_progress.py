@@ -66,7 +66,7 @@ def judged(
         ({"health": FailureKind.REFUSED, "last_good": NOW - 1}, S.DOWN, ""),
         ({"health": TIMEOUT, "last_good": NOW - 12}, S.STALE, "12 s ago"),
         ({"health": TIMEOUT}, S.DOWN, ""),
-        # A collector that stopped, whatever it saw last; and why, where it gets no CPU.
+        # A collector that stopped, though all was well; and why, where it gets no CPU.
         ({"health": OK, "ago": 60}, S.STALE, ""),
         ({"health": OK, "ago": 60, "starved": True}, S.STALE, "too busy"),
         ({"health": LOADING}, S.LOADING, ""),
@@ -150,7 +150,7 @@ def test_a_slot_that_stands_is_judged_by_tokens_decode_calls_and_trace(signs: Sl
 
 
 def play(name: str, seconds: float, **more: Any) -> Watch:
-    """A server that answers as the scenario says, looked at once a second."""
+    """A server that answers as in the scenario, looked at once a second."""
     frames = json.loads((CASES / f"{name}.json").read_text())["frames"]
     watch = Watch()
     for second in range(1, round(seconds) + 1):

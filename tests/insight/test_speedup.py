@@ -233,7 +233,7 @@ def test_whatever_ran_the_picture_is_consistent(
     assert picture.why
 
 
-# The arithmetic holds whatever the requests did
+# The arithmetic
 
 
 def test_the_published_formula_is_the_upper_bound() -> None:
@@ -307,7 +307,7 @@ NOISY, ALONE = [baseline(448, 1, 50.0), baseline(948, 1, 52.0)], [baseline(8192)
         # A line that falls is noise and not followed.
         (NOISY, 0, 1, 1 / 50),
         (NOISY, 1500, 1, 1 / 52),
-        # A single long context says nothing of short ones.
+        # A single long context is no measure of short ones.
         (ALONE, 100, 1, None),
         (ALONE, 6000, 1, 1 / 50),
         ([*ALONE, baseline(64)], 100, 1, 1 / 50),

@@ -1,5 +1,4 @@
-"""The state of a target: whatever the readings say, the picture is true, complete, changes nothing and can be
-printed."""
+"""The state of a target: from any readings the picture is true and complete, changes nothing and can be printed."""
 
 import gc
 import json
@@ -200,7 +199,7 @@ def test_an_alert_that_was_not_over_goes_on_until_it_is_judged_and_one_of_a_remo
     assert [(alert.rule, alert.since) for alert in alerts.past] == [("backend_down", WALL - 60.0)]
 
 
-# Whatever comes
+# From any readings
 
 
 TARGET = Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000")

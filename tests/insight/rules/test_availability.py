@@ -30,10 +30,11 @@ from specdash.insight.rules.catalogue import runbook, shipped
 REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET
 ENDED, DENIED, NOTHING = FailureKind.UNAVAILABLE, FailureKind.UNAUTHORIZED, FailureKind.NOT_FOUND
 STARVED, ON_TIME = SchedulingDelay(3.0, 5.0), SchedulingDelay(0.0, 5.0)
-SLOW = replace(process(), cpu_wait=0.9)
+SLOW = process(cpu_wait=0.9)
 WELL = {"health": OK, "metrics": counters(100), "slots": IDLE, "process": process()}
 REMOTE = {"health": OK, "metrics": counters(100), "slots": IDLE}
 BEGUN = {**WELL, "metrics": counters(1)}
+GONE = {"health": REFUSED, "process": ENDED}
 STUCK = {"health": OK, "metrics": counters(100, running=1.0), "slots": working(50), "process": process()}
 UNANSWERED = {**WELL, "metrics": TIMEOUT, "slots": TIMEOUT}
 BROKEN = {"health": Health(HealthStatus.ERROR, "out of slots")}
@@ -53,7 +54,7 @@ def prefill(done: int) -> Slots:
     ("watch", "looks"),
     [
         # Down: at once, with the process that ended, and over at once; also where it was never there.
-        (live, [(1, {"health": REFUSED, "process": ENDED}, {"backend_down": ("process 10 has ended", CRITICAL)}),
+        (live, [(1, GONE, {"backend_down": ("process 10 has ended", CRITICAL)}),
                 (1, {"health": OK, "process": process(11)}, {})]),
         (Watch, [(1, {"health": REFUSED}, {"backend_down": ""})]),
         # An engine that is swapped under its runner is not down, unless it stays away.
@@ -128,7 +129,7 @@ def prefill(done: int) -> Slots:
 def test_what_is_raised_while_a_server_does_this(
     watch: Callable[[], Watch], looks: list[tuple[float, dict[str, Any], dict[str, Any] | None]]
 ) -> None:
-    """Seconds, what every source says in them, and the alerts after them: words of the summary, and the severity."""
+    """Seconds, what every source shows in them, and the alerts after them: words of the summary, and the severity."""
     watched = watch()
     for seconds, readings, expected in looks:
         watched.look(seconds, **readings)
@@ -183,12 +184,12 @@ def test_three_restarts_within_minutes_are_a_crash_loop_unless_applies_made_them
     for number, pid in enumerate((11, 12, 13), 1):
         assert "crash_loop" not in watch.raised()
         applies.append(replace(record(number, WALL + watch.at + 2.0), url=None))
-        watch.look(2, health=REFUSED, process=ENDED)
+        watch.look(2, **GONE)
         watch.look(1, health=LOADING, process=process(pid))
         tell(watch.state, watch.at, applies=tuple(applies) if by_apply else ())
         watch.look(5 + (pause_s if number < 3 else 1), **{**BEGUN, "process": process(pid)})
     assert ("crash_loop" in watch.raised()) is is_loop
-    watch.look(3, health=REFUSED, process=ENDED)
+    watch.look(3, **GONE)
     assert watch.state.alerts.picture().cause_key == ("crash_loop" if is_loop else "backend_down", "")
 
 
@@ -234,7 +235,7 @@ def test_where_nothing_was_ever_seen_alive_the_address_is_in_doubt_and_the_other
     assert "http://127.0.0.1:8081" in remedy
     assert "services start" not in remedy
     watch = live()
-    watch.look(5, health=REFUSED, process=ENDED)
+    watch.look(5, **GONE)
     assert "specdash services start backend" in runbook(spec, watch.found("backend_down")).remedy
 
 
@@ -253,7 +254,6 @@ def test_an_edited_env_file_that_is_not_in_force_is_an_alert_until_it_is_mended(
 
 
 NOTE = TrialNote("tune", "specdash-backend", WALL, boot=4, planned=12)
-REFUSED, ENDED = FailureKind.REFUSED, FailureKind.UNAVAILABLE
 
 
 def tried(watch: Watch, *notes: TrialNote) -> None:
@@ -261,14 +261,9 @@ def tried(watch: Watch, *notes: TrialNote) -> None:
     tell(watch.state, watch.at, trial=notes)
 
 
-AS_BEFORE = {"health": OK, "metrics": counters(100), "slots": IDLE, "process": process()}
-GONE = {"health": REFUSED, "process": ENDED}
-
-
 def another(pid: int, started: float) -> dict[str, Any]:
     """All is well, of a process that began so long after the watch."""
-    begun = process(pid, started=WALL + started)
-    return {"health": OK, "metrics": counters(1), "slots": IDLE, "process": begun}
+    return {**BEGUN, "process": process(pid, started=WALL + started)}
 
 
 @pytest.mark.parametrize(
@@ -277,13 +272,13 @@ def another(pid: int, started: float) -> dict[str, Any]:
         # The start that puts the settings back is the trial's too, however late its process is seen: on a busy machine
         # the port may not have been seen closed at all.
         ([(2, [NOTE], GONE), (9, [], another(11, 22))], set()),
-        ([(5, [NOTE], AS_BEFORE), (12, [], AS_BEFORE), (10, [], another(11, 24))], set()),
+        ([(5, [NOTE], WELL), (12, [], WELL), (10, [], another(11, 24))], set()),
         # A server that stays away, crashes after a trial, or whose trial died.
         ([(100, [NOTE], GONE)], set()),
         ([(140, [NOTE], GONE)], {"backend_down"}),
         ([(2, [NOTE], GONE), (11, [NOTE], another(11, 22)), (20, [], another(11, 22)), (1, [], GONE)],
          {"backend_down"}),
-        ([(20, [NOTE], AS_BEFORE), (8, [replace(NOTE, alive=False)], AS_BEFORE),
+        ([(20, [NOTE], WELL), (8, [replace(NOTE, alive=False)], WELL),
           (1, [replace(NOTE, alive=False)], GONE)], {"backend_down"}),
     ],
 )  # fmt: skip
