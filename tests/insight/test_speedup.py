@@ -355,8 +355,8 @@ PAYS = SpeedUpPicture(
     value=1.6,
     low=1.5,
     high=1.71,
-    basis=Basis.MEASURED,
-    verdict=Paying.PAYING,
+    basis=MEAS,
+    verdict=PAYING,
     requests=42,
     why="42 requests against the baseline",
     decode_rate=57.6,
@@ -365,9 +365,6 @@ PAYS = SpeedUpPicture(
     break_even_length=1.78,
     break_even_acceptance=0.3,
 )
-
-
-UNKNOWN = Paying.UNKNOWN
 
 
 def shown(
@@ -390,11 +387,11 @@ def shown(
 
 def interval(value: float, low: float | None, high: float | None, **fields: Any) -> SpeedUpPicture:
     """With the verdict that the interval has."""
-    paying = {VerdictKind.PAYS: Paying.PAYING, VerdictKind.COSTS: Paying.HURTING}.get(judged(low, high), Paying.EVEN)
+    paying = {VerdictKind.PAYS: PAYING, VerdictKind.COSTS: HURTING}.get(judged(low, high), Paying.EVEN)
     return replace(PAYS, **{"value": value, "low": low, "high": high, "verdict": paying, **fields})
 
 
-WIDE = interval(0.77, 0.33, 2.26, basis=Basis.ESTIMATED, verdict=UNKNOWN)
+WIDE = interval(0.77, 0.33, 2.26, basis=EST, verdict=UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +400,7 @@ WIDE = interval(0.77, 0.33, 2.26, basis=Basis.ESTIMATED, verdict=UNKNOWN)
         (PAYS, {}, "PAYS 1.6×"),
         (interval(1.064, 1.03, 1.1), {}, "PAYS 1.06×"),
         (interval(0.77, 0.7, 0.85), {}, "COSTS 23 %"),
-        (interval(0.8, 0.6, 0.95, basis=Basis.ESTIMATED), {}, "COSTS 20 %"),
+        (interval(0.8, 0.6, 0.95, basis=EST), {}, "COSTS 20 %"),
         (interval(1.01, 0.97, 1.04), {}, "NO DIFFERENCE"),
         (interval(0.975, 0.955, 0.99), {}, "NO DIFFERENCE"),
         (interval(1.03, 1.01, 1.05), {}, "NO DIFFERENCE"),
