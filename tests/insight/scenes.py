@@ -121,7 +121,7 @@ def counted(state: TargetState, positions: tuple[int, ...], *, steps: int, draft
         accepted_per_position=positions,
         requests_processing=0.0,
     )
-    nothing = {name: 0.0 for name in total.__struct_fields__ if isinstance(getattr(total, name), float)}
+    nothing: dict[str, Any] = {name: 0.0 for name in total.__struct_fields__ if isinstance(getattr(total, name), float)}
     return tell(tell(state, NOW - 200, metrics=Counters(**nothing, accepted_per_position=())), NOW - 2, metrics=total)
 
 

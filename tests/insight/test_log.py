@@ -345,7 +345,7 @@ def test_counters_that_grew_too_little_give_no_rate(
 def test_tokens_per_decode_counts_replays_against_the_gain(
     tokens: float, accepted: float, steps: float, gain: float | None
 ) -> None:
-    totals = {"predicted_tokens": tokens, "draft_tokens": 4 * steps, "accepted_tokens": accepted}
+    totals: dict[str, Any] = {"predicted_tokens": tokens, "draft_tokens": 4 * steps, "accepted_tokens": accepted}
     after = Counters(**totals, verification_steps=steps, accepted_per_position=(0, 0, 0, 0))
     assert tokens_per_decode(Scrape(0, Counters()), Scrape(10, after)) == gain
 

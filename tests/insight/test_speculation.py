@@ -1,5 +1,7 @@
 """Whether a server really speculates, how it takes rejected tokens back, and how good its drafter is."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,7 +99,7 @@ OURS = (("spec-type", "ngram-mod"),)
     ],
 )
 def test_what_a_server_was_started_with_is_its_records_else_its_command_lines(
-    known: dict[str, object], process: bool, expected: tuple[object, bool]
+    known: dict[str, Any], process: bool, expected: tuple[object, bool]
 ) -> None:
     tree = ProcessTree(10, command=("llama-server", "--spec-type", "draft-simple", "--spec-draft-n-max", "3"))
     found = seen_of(tell(server(**known), 1.0, **({"process": tree} if process else {})))

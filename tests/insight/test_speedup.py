@@ -65,7 +65,8 @@ def seen(made: TargetState, window_s: float = 300.0) -> SpeedUpPicture:
 
 def test_a_server_that_is_twice_as_fast_as_its_baseline_gains_two() -> None:
     picture = seen(measured(row_of(20), BASE))
-    assert (picture.basis, picture.value, picture.verdict) == (MEAS, pytest.approx(2.0), PAYING)
+    assert (picture.basis, picture.verdict) == (MEAS, PAYING)
+    assert picture.value == pytest.approx(2.0)
     assert picture.low is not None
     assert picture.high is not None
     assert 1.8 < picture.low <= 2.0 <= picture.high < 2.2
@@ -134,7 +135,8 @@ def test_a_loss_by_the_estimates_best_case_is_called_one_at_once_and_a_gain_wait
     for count in (2, 20):
         # In 40 s of decode 12 000 draft tokens: 2 ms each take 60 % of it.
         picture = seen(with_drafts(row_of(count, accepted=10, drafted=600), 10, 2000.0))
-        assert (picture.basis, picture.verdict, picture.draft_share) == (EST, HURTING, pytest.approx(0.6))
+        assert (picture.basis, picture.verdict) == (EST, HURTING)
+        assert picture.draft_share == pytest.approx(0.6)
     assert seen(with_drafts(row_of(ENOUGH - 2, accepted=190, drafted=200), 950, 100.0)).verdict is UNKNOWN
 
 
@@ -198,7 +200,8 @@ def test_a_real_log_shows_what_drafting_costs() -> None:
     assert made.log.drafting.seconds_per_token(0.0) == pytest.approx((0.051 + 117.496 + 0.032) / 282 / 1000)
     (draft,) = seen(made).by_type
     assert (draft.type, draft.drafts_generated, draft.tokens_generated) == ("draft-simple", 36, 282)
-    assert (draft.tokens_accepted, draft.length) == (202, pytest.approx(6.61, abs=0.005)), "as the server prints it"
+    assert draft.tokens_accepted == 202
+    assert draft.length == pytest.approx(6.61, abs=0.005), "as the server prints it"
 
 
 samples = st.lists(
