@@ -105,7 +105,7 @@ def half_right(directory: Path) -> tuple[str, ...]:
     return (*DRAFT_SIMPLE, "-md", str(draft), "--spec-draft-n-max", "4")
 
 
-def test_acceptance_that_collapses_with_the_same_kind_of_work(tmp_path: Path, target: Path) -> None:
+def test_acceptance_that_collapses(tmp_path: Path, target: Path) -> None:
     def recite(server: BreakableServer, times: int, word: int) -> None:
         body = {"prompt": [1, tiny_models.FIRST_WORD + word], "n_predict": 20, "temperature": 0, "ignore_eos": True}
         for _ in range(times):
@@ -113,9 +113,8 @@ def test_acceptance_that_collapses_with_the_same_kind_of_work(tmp_path: Path, ta
 
     flags = half_right(tmp_path)
     with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, OWN) as seen:
-        recite(server, 36, 0)
-        until(lambda: seen.picture().backend.requests_finished == 36)
+        recite(server, 80, 0)
+        until(lambda: seen.picture().backend.requests_finished == 80)
         assert seen.rules_raised() == set()
         recite(server, 12, len(WORDS) // 2)
-        alert = seen.until_alert("acceptance_collapse")
-        assert "standard deviations" in dict(alert.evidence)["below by"]
+        assert "draft tokens were accepted" in seen.until_alert("acceptance_collapse").summary

@@ -24,21 +24,19 @@ from specdash.insight.picture import (
     DrafterPicture,
     DraftingPicture,
     Picture,
-    PositionBin,
     PrefixCachePicture,
     PrefixSlot,
     ReplayFigures,
-    RouterModelPicture,
-    RouterPicture,
     SpeculationViews,
 )
 from specdash.insight.request import ServedRequest
+from specdash.insight.router import RouterModelPicture, RouterPicture
 from specdash.insight.state import TargetState
 from tui.fake_state import busy_picture
 
 DOCS = Path(__file__).parents[2] / "docs" / "snapshot.md"
 VIEWS: tuple[Any, ...] = (
-    DraftingPicture, DrafterPicture, PublishedAcceptance, PositionBin, CheckpointsPicture, CheckpointCounts,
+    DraftingPicture, DrafterPicture, PublishedAcceptance, CheckpointsPicture, CheckpointCounts,
     ReplayFigures, PrefixCachePicture, PrefixSlot, RouterPicture, RouterModelPicture,
 )  # fmt: skip
 

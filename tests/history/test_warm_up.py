@@ -4,16 +4,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from history.test_replay import OK, counters_at
 from specdash.core.readings import ProcessTree, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.history.warm_up import warm_up
 from specdash.history.writer import Batch, Bounds, Writer
-from specdash.insight.charts import Metric
-from specdash.insight.observer import Memory
+from specdash.insight.charts import Memory, Metric
 from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
 
@@ -42,8 +39,8 @@ def record(path: Path, *, ended_ago: float, alerts: tuple[Alert, ...] = (), seco
     return path
 
 
-def recalled(path: Path, **options: Any) -> Memory:
-    memory = warm_up(path, TARGET, budget_s=30.0, **options)
+def recalled(path: Path) -> Memory:
+    memory = warm_up(path, TARGET, budget_s=30.0)
     assert memory is not None
     return memory
 
@@ -58,7 +55,7 @@ def opened(memory: Memory, tokens_after_s: float) -> TargetState:
     return state
 
 
-def test_charts_and_windows_reach_back_into_the_record(tmp_path: Path) -> None:
+def test_charts_reach_back_into_the_record(tmp_path: Path) -> None:
     memory = recalled(record(tmp_path / "history.db", ended_ago=2.0))
     state = opened(memory, 602.0)
     now = time.monotonic()
@@ -66,27 +63,8 @@ def test_charts_and_windows_reach_back_into_the_record(tmp_path: Path) -> None:
     assert [column for column in columns[-18:-2] if column is None] == []
     picture = state.picture(now, time.time(), 300.0)
     assert picture.backend.state is BackendState.LIVE
-    assert picture.backend.speculation.acceptance.window.value == pytest.approx(0.25)
     assert [timeline_event.kind for timeline_event in picture.timeline] == [EventKind.RESTART]
     assert picture.alerts.active == ()
-
-
-def test_of_another_process_nothing_is_counted_and_no_restart_is_seen(tmp_path: Path) -> None:
-    path = record(tmp_path / "history.db", ended_ago=2.0)
-    assert recalled(path, started_wall=time.time() - 1.0).scrapes == []
-    assert recalled(path, started_wall=time.time() - 62.0).scrapes[0].at == pytest.approx(
-        time.monotonic() - 62.0, abs=2.0
-    )
-    state = opened(recalled(path), 1.0)
-    picture = state.picture(time.monotonic(), time.time(), 300.0)
-    assert picture.backend.state is BackendState.LIVE
-    assert picture.alerts.active == ()
-
-
-def test_after_a_gap_counters_are_those_of_a_process_that_is_known_to_be_the_same(tmp_path: Path) -> None:
-    path = record(tmp_path / "history.db", ended_ago=300.0)
-    assert recalled(path).scrapes == []
-    assert len(recalled(path, started_wall=time.time() - 2000.0).scrapes) > 500
 
 
 def test_alerts_are_past_unless_they_were_active_a_moment_ago(tmp_path: Path) -> None:
@@ -115,5 +93,4 @@ def test_without_a_record_or_with_a_damaged_one_there_is_no_memory(tmp_path: Pat
 def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     memory = warm_up(record(tmp_path / "history.db", ended_ago=2.0), TARGET, budget_s=0.0)
     assert memory is not None
-    assert memory.scrapes == []
     assert not any(memory.points.values())

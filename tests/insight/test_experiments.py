@@ -78,8 +78,8 @@ REFUSED = record(3, T + 117, outcome=ApplyOutcome.REFUSED)
         # Only half an hour back, and only since the apply before, of which the first after it was cold.
         ((record(2),), (-1900, -1700, -300, -200, -100), 2, (4, 0)),
         ((record(1, T - 400), record(2)), (-1900, -1700, -300, -200, -100), 2, (2, 0)),
-        # One that was rolled back is cut out: what ran into its restart, what its settings served, the first after it.
-        ((record(1), ROLLED_BACK, REFUSED), (-30, 13, 20, 104.5, 108, 115, 120), 1, (1, 2)),
+        # One that was rolled back ends the comparison: +13 was the first, and so cold; +104.5 ran into the restart.
+        ((record(1), ROLLED_BACK, REFUSED), (-30, 13, 20, 104.5, 108, 115, 120), 1, (1, 1)),
         # After a rollback that failed it is unknown what runs.
         ((record(1), record(2, T + 100, outcome=ApplyOutcome.ROLLBACK_FAILED)), (13, 20, 130, 140), 1, (0, 1)),
         # A rollback is an experiment too, and an apply without a change is none.

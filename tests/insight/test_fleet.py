@@ -15,11 +15,9 @@ from specdash.insight.picture import (
     BackendPicture,
     BackendState,
     Picture,
-    RouterModelPicture,
-    RouterPicture,
     SpeculationViews,
 )
-from specdash.insight.router import derive
+from specdash.insight.router import RouterModelPicture, RouterPicture, derive
 from specdash.insight.speedup.verdict import Verdict, VerdictKind, verdict
 from specdash.insight.state import TargetState
 

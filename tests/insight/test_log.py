@@ -14,12 +14,11 @@ from insight.scenes import WALL, server, tell
 from specdash.collect.logs import LogCollector
 from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, VerificationSteps, WarningTally
 from specdash.core.readings import Counters, Slot, Slots
-from specdash.insight.log.counter_log import CounterLog, Scrape
+from specdash.insight.log.counter_log import CounterLog, Scrape, between, exact_accepted, resolution
 from specdash.insight.log.log_summary import LogSummary
 from specdash.insight.log.log_view import LogView, SlotSteps, StormBook
 from specdash.insight.rates import SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 from specdash.insight.request import DraftTally
-from specdash.insight.speculation.acceptance import between, exact_accepted, resolution
 from specdash.llama.log.parser import LogParser
 from specdash.llama.log.safe import own_seconds
 

@@ -20,16 +20,9 @@ from specdash.core.proxy_events import (
 )
 from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
 from specdash.core.target import Target
-from specdash.insight.picture import (
-    SERIES_COLUMNS,
-    ProxyPicture,
-    ProxyWindow,
-    acceptance,
-    cache_share,
-    ended_how,
-    prefill_progress,
-)
+from specdash.insight.picture import SERIES_COLUMNS, ProxyPicture, ProxyWindow
 from specdash.insight.proxy.proxy import KEPT_REQUESTS
+from specdash.insight.request import acceptance, cache_share, ended_how, prefill_progress
 from specdash.insight.state import TargetState
 
 TARGET = Target("http://127.0.0.1:1", proxy_url="http://127.0.0.1:4000", proxy_log="/p/events.jsonl")

@@ -186,7 +186,7 @@ def test_then_its_clients_alone_are_counted_until_another_server_counts_less() -
     assert [request.task for request in picture.log.requests] == [400]
     assert (acceptance.window.value, acceptance.lifetime.value) == pytest.approx((60 / 90, 60 / 90))
     assert picture.backend.speculation.draft_tokens_total == 90
-    assert picture.backend.decode.value == pytest.approx(50.0), "100 steps in 2 s"
+    assert picture.backend.decode.value == pytest.approx(50.5), "101 tokens in 2 s"
     another = Counters(prompt_tokens=50, predicted_tokens=30, draft_tokens=20, accepted_tokens=10)
     found = tell(state, NOW + 1, metrics=another).picture(NOW + 1, WALL + 1)
     assert found.backend.speculation.acceptance.lifetime.value == pytest.approx(0.5)

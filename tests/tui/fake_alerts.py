@@ -23,7 +23,6 @@ PAYING = SpeedUpPicture(
     decode_rate=106.0,
     baseline_rate=57.6,
     mean_accepted_length=4.41,
-    draft_share=0.11,
     break_even_length=2.40,
     break_even_acceptance=0.31,
     by_type=(

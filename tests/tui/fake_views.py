@@ -13,14 +13,12 @@ from specdash.insight.picture import (
     Picture,
     PrefixCachePicture,
     PrefixSlot,
-    RouterModelPicture,
-    RouterPicture,
     SpeculationPicture,
     SpeculationViews,
     SpeedUpPicture,
 )
 from specdash.insight.request import ServedRequest
-from specdash.insight.speculation.drafter import bins
+from specdash.insight.router import RouterModelPicture, RouterPicture
 
 SIMPLE = DrafterPicture(
     type="draft-simple",
@@ -70,7 +68,6 @@ NGRAM = replace(
     asked_length=64,
     effective_length=64,
     per_position=tuple(0.97 * 0.955**i for i in range(64)),
-    bins=bins(tuple(0.97 * 0.955**i for i in range(64))),
     references=(),
     best_length=None,
     acceptance=0.31,

@@ -306,7 +306,7 @@ def test_positions_that_do_not_fit_are_told_together_and_a_published_curve_ends_
     assert rows[0][2] == pytest.approx((0.88 + 0.79) / 2)
     assert rows[3][2] is None
     assert rows_for(CLAMPED, 8)[0][2] == 0.95
-    assert [name for name, _, _ in rows_for(NGRAM, 16)][:5] == ["1", "2", "3", "4", "5-8"]
+    assert [name for name, _, _ in rows_for(NGRAM, 16)][:5] == ["1-4", "5-8", "9-12", "13-16", "17-20"]
 
 
 def test_what_was_published_without_positions_is_named_and_not_drawn() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.insight.rules.catalogue import FAMILIES, runbook, shipped
@@ -24,8 +23,6 @@ time it polls the server, `specdash check` from cron and CI ([check](scripting.m
 - **Held back**: for 10 s after a server has started, rules that judge its work pause; so do rules marked "at work
   only" while nothing runs. A rule without data neither raises nor ends an alert; after 10 minutes without data it
   ends. While specdash itself gets no CPU, rules that judge a silence pause.
-- **Refuted**: an alert that later evidence disproved stays in the list with the reason, and `check --for` ignores
-  it.
 - **While settings are tried** (`tune`, `bench ab|sweep|matrix` on the service), restarts and failed starts are
   expected and not counted, and rules marked "not judged while settings are tried" pause.
 - **Explains**: of several active alerts, the one that explains the others is named as the likely cause.
@@ -113,12 +110,8 @@ def _when(spec: Rule) -> str:
         words.append("at work only")
     if spec.hold_back:
         words.append("held back while the server settles")
-    if spec.trial_s is not None:
-        words.append(
-            "not judged while settings are tried"
-            if spec.trial_s == inf
-            else f"while settings are tried, after {spec.trial_s:g} s"
-        )
+    if not spec.in_trials:
+        words.append("not judged while settings are tried")
     if spec.of_drafts:
         words.append("over when the server is started again or does not speculate")
     if spec.needs:

@@ -397,14 +397,12 @@ class Collecting:
         from specdash.export.status_notes import StatusNotes
         from specdash.history.warm_up import warm_up
         from specdash.insight.state import TargetState
-        from specdash.system.processes import began
 
         if self._complete is not None:
             # The address alone is enough to watch; the rest is a convenience.
             with suppress(SpecdashError, OSError):
                 self._target = self._complete()
-        started = began(self._target.pid) if self._target.pid is not None else None
-        memory = warm_up(paths.history_file(self._env), self._target, started_wall=started)
+        memory = warm_up(paths.history_file(self._env), self._target)
         with self._lock:
             if not self._ended:
                 recorder = recorder_for(self._target, self._settings, self._env)

@@ -132,15 +132,25 @@ REMOVED_SETTINGS: Mapping[str, str] = {
 
 
 REMOVED_RULES: Mapping[str, str] = {
+    "acceptance_collapse limits.least_before": "acceptance_collapse (limits.before)",
+    "acceptance_collapse limits.recent_requests": "acceptance_collapse (limits.drafts)",
+    "acceptance_collapse limits.sigma": "acceptance_collapse (limits.share)",
     "busy_too_long": "server_hung (limits.busy_s)",
     "checkpoint_thrash": "prompt_cache_lost",
     "clock_jumped": "",
+    "clients_leaving": "proxy_errors (limits.left)",
     "compute_buffer_failed": "out_of_memory",
     "contamination_storm": "malformed_storm (limits.cut)",
     "context_nearly_full": "context_overflow (limits.warning)",
+    "context_overflow limits.cut": "",
+    "context_overflow limits.share": "",
     "context_shift": "context_overflow (limits.shifts_per_minute)",
     "counters_reset": "",
+    "crash_loop limits.seconds": "crash_loop (limits.window_s)",
     "drafts_never_made": "zero_acceptance (limits.tokens)",
+    "disk_full": "",
+    "empty_answers limits.found": "",
+    "empty_answers limits.found_share": "",
     "gpu_memory_pressure": "memory_pressure (limits.gpu_mib)",
     "gpu_shared": "",
     "gpu_unused": "gpu_lost (limits.idle_share)",
@@ -153,28 +163,39 @@ REMOVED_RULES: Mapping[str, str] = {
     "metrics_disabled": "endpoint_unusable",
     "metrics_unreadable": "endpoint_unusable",
     "port_closed": "backend_down",
+    "prompt_cache_lost limits.takeovers": "",
+    "prompt_cache_lost limits.takeovers_share": "",
     "proxy_held": "requests_waiting (limits.held_s)",
     "proxy_settings": "",
-    "prune_storm": "context_overflow (limits.cut)",
+    "prune_storm": "context_overflow",
     "recording_fault": "",
     "repeating_answer": "",
-    "replay_thrash": "speculation_hurting (limits.share)",
+    "replay_thrash": "speculation_hurting",
+    "requests_waiting limits.longest_s": "slot_hung",
     "restarted": "",
     "server_starved": "cpu_starved",
+    "server_hung limits.cpu_wait": "",
+    "server_hung limits.passing_s": "",
+    "session_looping limits.looped": "",
+    "session_looping limits.share": "",
+    "session_looping limits.window_s": "",
     "slot_nearly_full": "context_overflow (limits.slot)",
-    "slot_thrash": "prompt_cache_lost (limits.takeovers)",
+    "slot_thrash": "prompt_cache_lost",
     "slots_disabled": "endpoint_unusable",
     "slots_unreadable": "endpoint_unusable",
+    "speculation_hurting limits.share": "",
+    "speculation_hurting limits.steps": "",
+    "speculation_hurting limits.window_s": "",
     "specdash_starved": "cpu_starved (limits.late_s)",
     "step_repeats": "slot_hung",
     "swapping": "memory_pressure (limits.swap_mib_per_s)",
     "unauthorized": "endpoint_unusable",
 }
-"""By alert rule, the one that took it over, if any."""
+"""By alert rule, or limit of one, what took it over, if any."""
 
 
 def removed_rule(rule: str) -> str | None:
-    """What became of a removed alert rule; None for any other."""
+    """What became of a removed alert rule, or a removed limit of one; None for any other."""
     if rule not in REMOVED_RULES:
         return None
     heir = REMOVED_RULES[rule] or "no rule"

@@ -17,7 +17,8 @@ from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import Rollback
 from specdash.core.structs import json_of
-from specdash.insight.picture import Basis, acceptance, cache_share, prefill_progress
+from specdash.insight.picture import Basis
+from specdash.insight.request import acceptance, cache_share, prefill_progress
 from specdash.insight.speedup.verdict import verdict
 from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
 
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
         Picture,
         PrefixCachePicture,
         ProxyPicture,
-        RouterPicture,
         SpeculationPicture,
         SpeculationViews,
     )
+    from specdash.insight.router import RouterPicture
 
 _LOGGED = (
     "slot task ended_age_s prompt_tokens=processed_tokens prompt_cached prompt_ms decode_tokens decode_ms "
@@ -256,7 +257,7 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         "decode_tokens_per_second": speedup.decode_rate,
         "baseline_tokens_per_second": speedup.baseline_rate,
         "mean_accepted_length": speedup.mean_accepted_length,
-        "draft_share": speedup.draft_share,
+        "draft_share": None,  # of 0.1
         "break_even": {
             "mean_accepted_length": speedup.break_even_length,
             "acceptance": speedup.break_even_acceptance,
@@ -376,7 +377,9 @@ def views_json(views: SpeculationViews) -> dict[str, Any]:
     prefix = views.prefix_cache
     shown: dict[str, Any] = _as_json_value(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
     shown["prefix_cache"]["requests"] = [json_of(request, _PREFIX) for request in prefix.requests]
-    shown["prefix_cache"]["sessions"] = []  # of 0.1
+    # Of 0.1.
+    shown["prefix_cache"]["sessions"] = shown["drafter"]["bins"] = []
+    shown["drafter"]["longer_gain"] = None
     return shown
 
 

@@ -166,7 +166,7 @@ def _values(entry: Entry) -> int:
 
 
 class Recorder:
-    """Records one target, unless another process does; then it waits to take over. An `insight.observer.Observer`.
+    """Records one target, unless another process does; then it waits to take over. An `insight.charts.TargetObserver`.
 
     `on_reading`, `on_alert`, `on_point` and `on_event` may be called from any thread.
     """

@@ -22,9 +22,8 @@ from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.history.recorder import BEGAN
 from specdash.history.store import Store, target_name
-from specdash.insight.charts import Metric
+from specdash.insight.charts import Memory, Metric
 from specdash.insight.derive import of_alert
-from specdash.insight.observer import Memory
 from specdash.insight.picture import ProxyWindow, SpeculationViews
 from specdash.insight.state import TargetState
 
@@ -257,7 +256,7 @@ class ReplaySession:
         count = max(1, math.ceil((wall - since) / CHART_STEP_S))
         points = {metric: self._points(metric, since, wall, count) for metric in Metric}
         happened = [event for event in self.events if event.at < wall and event.kind in _REMEMBERED]
-        return Memory(wall, points, (), happened, over, active)
+        return Memory(wall, points, happened, over, active)
 
     def _points(self, metric: Metric, since: float, until: float, count: int) -> list[tuple[float, float]]:
         width = (until - since) / count

@@ -1,5 +1,5 @@
-"""What a record gives a live dashboard that just opened: the last hour's charts, the counters' window, and the alerts
-and events of the last day. Bounded by time: what does not fit is left out, the oldest first."""
+"""What a record gives a live dashboard that just opened: the last hour's charts, and the alerts and events of the
+last day. Bounded by time: what does not fit is left out, the oldest first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from specdash.core.errors import SpecdashError
-from specdash.core.readings import Counters, ProcessTree
 from specdash.core.records import EventKind
 from specdash.history.store import Store, target_name
-from specdash.insight.charts import Metric
-from specdash.insight.log.counter_log import Scrape
-from specdash.insight.observer import Memory
+from specdash.insight.charts import Memory, Metric
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,26 +25,18 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 NEAR_S, NEAR_STEP_S, STEP_S = 300.0, 1.0, 10.0
 """The last minutes are remembered by the second, the rest of the hour in wider points."""
-CHUNK_S = 120.0
-GAP_S = 15.0
-"""A server whose process is not known is the same one when it was looked at so short a time ago."""
 STILL_S = 60.0
 """An alert that was active so short a time ago is not over."""
 _EVENTS = (EventKind.STATE, EventKind.RESTART)
 
 
-def warm_up(
-    path: Path, target: Target, *, started_wall: float | None = None, budget_s: float = BUDGET_S
-) -> Memory | None:
-    """The memory of a state whose first reading is yet to come; None when there is no record, or it cannot be read.
-
-    `started_wall` is when the server's process began, where known: counters of an older one are left out.
-    """
+def warm_up(path: Path, target: Target, *, budget_s: float = BUDGET_S) -> Memory | None:
+    """The memory of a state whose first reading is yet to come; None when there is no record, or it cannot be read."""
     if not path.exists():
         return None
     deadline = time.monotonic() + budget_s
     with suppress(SpecdashError, OSError, sqlite3.Error), Store(path) as store:
-        return _Recalled(store, target_name(target), time.monotonic(), time.time(), deadline).memory(started_wall)
+        return _Recalled(store, target_name(target), time.monotonic(), time.time(), deadline).memory()
     return None
 
 
@@ -58,7 +47,7 @@ class _Recalled:
         self._store, self._name = store, name
         self._now, self._wall, self._deadline = now, wall, deadline
 
-    def memory(self, started_wall: float | None) -> Memory | None:
+    def memory(self) -> Memory | None:
         span = self._store.span(self._name)
         if span is None:
             return None
@@ -78,7 +67,6 @@ class _Recalled:
                 if not (is_still and alert.is_active)
             ],
             active=[alert for alert in known if alert.is_active] if is_still else [],
-            scrapes=self._scrapes(span, started_wall),
         )
 
     def _at(self, wall: float) -> float:
@@ -97,30 +85,3 @@ class _Recalled:
                 (self._at(since + (i + 0.5) * step), value) for i, value in enumerate(columns) if value is not None
             ]
         return found
-
-    def _scrapes(self, span: tuple[float, float], started_wall: float | None) -> list[Scrape]:
-        """The counters of the process that runs now, from the newest on back for as long as the time lasts."""
-        if started_wall is None and self._wall - span[1] > GAP_S:
-            return []
-        oldest = max(self._wall - HOUR_S, started_wall or 0.0, span[0])
-        found: list[Scrape] = []
-        until = span[1]
-        while until > oldest and time.monotonic() < self._deadline:
-            since = max(oldest, until - CHUNK_S)
-            chunk = list(self._store.readings(self._name, since, until))
-            if not chunk:
-                break
-            found[:0] = [
-                Scrape(self._at(wall), reading.value) for wall, reading in chunk if isinstance(reading.value, Counters)
-            ]
-            if any(_began(reading.value) > oldest for _, reading in chunk):
-                oldest = max(_began(reading.value) for _, reading in chunk)
-                found = [scrape for scrape in found if scrape.at >= self._at(oldest)]
-                break
-            until = since - 1e-6
-        return found
-
-
-def _began(value: object) -> float:
-    """When the process that a reading reports began; 0 for one that reports none."""
-    return value.started_wall or 0.0 if isinstance(value, ProcessTree) else 0.0

@@ -134,21 +134,16 @@ def _healthy(state: TargetState, now: float, signs: ServerSigns) -> tuple[Backen
         return BackendState.UNKNOWN, f"healthy, but {failures[0][0]} is {failures[0][1]}; is it a llama-server?"
     models: RouterModels | None = state.value(Source.ROUTER)
     if failures and models is not None and models.models and not any(one.resident for one in models.models):
-        return BackendState.LIVE, _without_model(models)
+        coming = [one for one in models.models if one.status in (ModelStatus.LOADING, ModelStatus.DOWNLOADING)]
+        failed = [one for one in models.models if one.status is ModelStatus.FAILED]
+        named = [f"{one.id}: {one.words}" for one in (*coming, *failed)][:_NAMED]
+        loads = [] if coming else ["the first request for one loads it"]
+        return BackendState.LIVE, "; ".join(["a router without a model in memory", *loads, *named])
     if kinds == {FailureKind.NO_MODEL}:
         return BackendState.LIVE, "a router, and the model that is watched is not in memory; a request for it loads it"
     if failures:
         return BackendState.LIVE, "; ".join(f"{name} {failure}" for name, failure in failures)
     return BackendState.LIVE, ""
-
-
-def _without_model(found: RouterModels) -> str:
-    coming = [model for model in found.models if model.status in (ModelStatus.LOADING, ModelStatus.DOWNLOADING)]
-    failed = [model for model in found.models if model.status is ModelStatus.FAILED]
-    named = [f"{model.id}: {model.words}" for model in (*coming, *failed)][:_NAMED]
-    return "; ".join(
-        ["a router without a model in memory", *([] if coming else ["the first request for one loads it"]), *named]
-    )
 
 
 def events(
@@ -176,7 +171,7 @@ RATE_SPAN_S = 3.0
 
 def picture(state: TargetState, now: float, wall: float, window_s: float, *, for_rules: bool = False) -> Picture:
     """Everything derived at monotonic time `now`; `for_rules` leaves out what no rule reads. Nothing is written to the
-    state, whose lock the caller holds, but for its `memo`."""
+    state, whose lock the caller holds, but for its `speedups`."""
     host = _fresh(state, Source.HOST, now)
     applies = state.experiments.marks(wall)
     alerts = state.alerts.picture()
@@ -243,7 +238,11 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         slots=_slots(state, now),
         speculation=speculation.derive(state, now, window_s),
         sources=tuple(_sources(state, now)),
-        counters=_totals(state),
+        counters=tuple(
+            (name, value)
+            for name in _TOTALS
+            if scrape is not None and isinstance(value := getattr(scrape.counters, name), int | float)
+        ),
         process=process.value if process is not None and process.status is ReadingStatus.KNOWN else None,
         signs=signs,
         refused=state.target.refused,
@@ -339,14 +338,6 @@ def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:
             yield SourcePicture(source, status, age, str(latest.failure), latest.failure.kind)
         else:
             yield SourcePicture(source, known.status, now - known.at)
-
-
-def _totals(state: TargetState) -> tuple[tuple[str, float], ...]:
-    scrape = state.counters.last
-    if scrape is None:
-        return ()
-    values = ((name, getattr(scrape.counters, name)) for name in _TOTALS)
-    return tuple((name, value) for name, value in values if isinstance(value, int | float))
 
 
 def _log(state: TargetState, now: float) -> LogPicture:

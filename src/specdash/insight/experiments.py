@@ -3,10 +3,9 @@ in docs/experiments.md."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from enum import StrEnum
 from itertools import takewhile
-from math import expm1, log
+from math import expm1, inf, log
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,8 +13,8 @@ from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio, ratio_of
-from specdash.system.text import percent, shortened
+from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
+from specdash.system.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -111,8 +110,6 @@ LEAST = 5
 """With fewer requests on a side, their kinds are not compared."""
 TIMES = 2.0
 """Medians of lengths that differ by more make a comparison unfair."""
-BUSY_TIMES = 1.5
-CACHED_APART = 0.25
 BACK_S = 1800.0
 """How far back requests count as before."""
 LATE_S = 0.3
@@ -151,45 +148,30 @@ def _short_value(value: str | None) -> str:
 
 
 class SideSpan(Struct, frozen=True):
-    """Which requests belong to one side: those that ran from `start` to `end`, and outside of all `breaks`.
-
-    A break is an apply that stopped something, from then to its end; the first request after it is cold.
-    """
+    """Which requests belong to one side: those that ran from `start` to `end`; after an apply the first one is cold."""
 
     start: float
     end: float
-    breaks: tuple[tuple[float, float], ...] = ()
+    is_after_apply: bool
 
     def fair(self, samples: Iterable[ServedRequest], late_s: float) -> tuple[ServedRequest, ...]:
-        """Its requests in the order in which they began, without those that an apply touched, and the first after
-        one."""
-        inside = [sample for sample in samples if self.start <= sample.began and sample.ended <= self.end]
-        inside.sort(key=lambda sample: sample.began)
-        begins = [sample.began for sample in inside]
-        cold = {bisect_left(begins, right + late_s) for _, right in self.breaks}
-        return tuple(
-            sample
-            for index, sample in enumerate(inside)
-            if index not in cold
-            and all(sample.ended <= left or sample.began >= right + late_s for left, right in self.breaks)
-        )
+        """Its requests in the order in which they began, without the cold one."""
+        start = self.start + late_s if self.is_after_apply else self.start
+        inside = [sample for sample in samples if start <= sample.began and sample.ended <= self.end]
+        return tuple(sorted(inside, key=lambda sample: sample.began)[int(self.is_after_apply) :])
 
 
-def spans(records: Sequence[ApplyRecord], index: int) -> tuple[SideSpan, SideSpan]:
-    """The time before and the time after the apply at `index`."""
-    here = records[index]
-    changed = [at for at, record in enumerate(records) if record.outcome in _CHANGED]
-    first = max((at for at in changed if at < index), default=None)
-    last = min((at for at in changed if at > index), default=None)
-    breaks = tuple(
-        (restarted_at(record), max(record.ended_at, restarted_at(record)))
-        for record in records[first or 0 : None if last is None else last + 1]
-        if record.outcome is not ApplyOutcome.REFUSED
-    )
+def spans(records: Sequence[ApplyRecord], here: ApplyRecord) -> tuple[SideSpan, SideSpan]:
+    """The time before and the time after an apply, up to its neighbours that stopped anything."""
     restart = restarted_at(here)
-    since = max(restart - BACK_S, records[first].ended_at if first is not None else 0.0)
-    until = restarted_at(records[last]) if last is not None else float("inf")
-    return SideSpan(since, restart, breaks), SideSpan(max(here.ended_at, restart), until, breaks)
+    others = [record for record in records if record.outcome is not ApplyOutcome.REFUSED and record is not here]
+    ended = [max(record.ended_at, restarted_at(record)) for record in others if restarted_at(record) <= restart]
+    until = min((restarted_at(record) for record in others if restarted_at(record) > restart), default=inf)
+    since = max([restart - BACK_S, *ended])
+    return (
+        SideSpan(since, restart, is_after_apply=since in ended),
+        SideSpan(max(here.ended_at, restart), until, is_after_apply=True),
+    )
 
 
 class _Kind(Struct, frozen=True):
@@ -263,43 +245,19 @@ def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
 
 
 def caveats(measures: Sequence[MeasureComparison], logged: Sides, reported: Sides) -> tuple[str, ...]:
-    """What makes the comparison unfair, in sentences without a full stop, the weightiest first."""
+    """What speaks against the verdicts, in sentences without a full stop, the weightiest first."""
     verdicts = {measure.name: measure.verdict for measure in measures}
     acceptance, decode = verdicts.get(MeasureName.ACCEPTANCE), verdicts.get(MeasureName.DECODE)
     found = []
     if {acceptance, decode} == {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}:
         found.append(f"acceptance got {acceptance} and decode {decode}: speed counts, acceptance only explains it")
     sides = logged if min(map(len, logged)) >= min(map(len, reported)) else reported
-    return (*found, *_differences(sides)) if min(map(len, sides)) >= LEAST else tuple(found)
-
-
-def _differences(sides: Sides) -> Iterable[str]:
-    """In what the requests of the two sides differ."""
     for what, name in (("prompts", "prompt_tokens"), ("answers", "decode_tokens")):
         before, after = (median(getattr(request, name) for request in side) for side in sides)
-        if before and after and max(before, after) > TIMES * min(before, after):
+        if min(map(len, sides)) >= LEAST and before and after and max(before, after) > TIMES * min(before, after):
             times, how = (after / before, "longer") if after > before else (before / after, "shorter")
-            yield f"{what} are {times:.1f}x {how} after ({before:.0f}, then {after:.0f} tokens)"
-    before, after = (_at_once(side) for side in sides)
-    if before and after and max(before, after) > BUSY_TIMES * min(before, after):
-        yield f"{before:.1f} requests ran at a time before, {after:.1f} after"
-    before, after = (
-        ratio(
-            (request.cached_tokens, request.prompt_tokens or 0) for request in side if request.cached_tokens is not None
-        )
-        for side in sides
-    )
-    if before is not None and after is not None and abs(before - after) > CACHED_APART:
-        yield f"the prompt cache gave {percent(before)} of the prompt tokens before, {percent(after)} after"
-
-
-def _at_once(samples: Iterable[ServedRequest]) -> float | None:
-    """How many requests ran at a time, on average over the time in which any ran; None without one that took time."""
-    end, parts = float("-inf"), []
-    for left, right in sorted((sample.began, sample.ended) for sample in samples):
-        parts.append((right - left, max(0.0, right - max(left, end))))
-        end = max(end, right)
-    return ratio(parts)
+            found.append(f"{what} are {times:.1f}x {how} after ({before:.0f}, then {after:.0f} tokens)")
+    return tuple(found)
 
 
 class _Kept(Struct):
@@ -345,7 +303,7 @@ class Experiments:
         kept = self._kept
         if kept is None or kept.record != records[index]:
             kept = self._kept = _Kept(records[index])
-        both = spans(records, index)
+        both = spans(records, records[index])
         logged, reported = self.samples.logged, self.samples.reported.values()
         sides = _sides(both, kept.sides[0], logged, LATE_S), _sides(both, kept.sides[1], reported, 0.0)
         if sides != kept.sides or not kept.measures:

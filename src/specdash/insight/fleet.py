@@ -14,7 +14,8 @@ from specdash.system.stats import share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from specdash.insight.picture import Picture, RouterModelPicture
+    from specdash.insight.picture import Picture
+    from specdash.insight.router import RouterModelPicture
 
 
 ELSEWHERE = "elsewhere"

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from specdash.core.log_facts import UNTOUCHED, Touched
-from specdash.core.proxy_events import RequestOutcome, RequestPhase
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import Drafting
 from specdash.insight.progress import ServerSigns
-from specdash.system.stats import share
+from specdash.insight.router import RouterPicture
 
 if TYPE_CHECKING:
     from specdash.core.log_facts import SpeculativeStatistics
@@ -58,14 +57,6 @@ class DraftingPicture(Struct, frozen=True):
     """Age of the check at the start; None when there was none."""
 
 
-class PositionBin(Struct, frozen=True):
-    """Neighbouring positions and their mean share: what a chart of 64 positions can show."""
-
-    first: int
-    last: int
-    rate: float
-
-
 class DrafterPicture(Struct, frozen=True):
     """How well the drafter does, position by position, against what was published and against the break-even."""
 
@@ -85,8 +76,6 @@ class DrafterPicture(Struct, frozen=True):
     """`window` or `lifetime`."""
     of_chain: bool = False
     """The figures are of all types of a chain together: the server does not tell them apart."""
-    bins: tuple[PositionBin, ...] = ()
-    """The positions one by one up to 16 of them, else in bins that double."""
     steps: float | None = None
     """Verification steps that they rest on."""
     references: tuple[PublishedAcceptance, ...] = ()
@@ -105,8 +94,6 @@ class DrafterPicture(Struct, frozen=True):
     None where unknown."""
     best_gain: float | None = None
     """How much faster than the present length that would be: 0.08 is 8 %."""
-    longer_gain: float | None = None
-    """What one token more would gain, were it accepted like the last one; None where that cannot be asked for."""
     advised_length: int | None = None
     """The draft length that the verdict advises; None where it advises another setting, or none."""
     verdict: str = ""
@@ -225,34 +212,6 @@ class PrefixCachePicture(Struct, frozen=True):
     """One sentence."""
 
 
-class RouterModelPicture(Struct, frozen=True):
-    """One model behind a router."""
-
-    id: str
-    status: str
-    last_used_age_s: float | None = None
-    spec_types: tuple[str, ...] | None = None
-    watched: bool = False
-    """The one that this picture is of."""
-    failure: str = ""
-    loading_s: float | None = None
-    """For how long it has been loading."""
-    has_source: bool | None = None
-    """Its preset names a file or a repository; one that names none starts another router and loads for ever."""
-    words: str = ""
-    """The status in full: of a model that is not in memory, whether it ever was, or how its server ended."""
-
-
-class RouterPicture(Struct, frozen=True):
-    """The models of a router; empty for a server that is none."""
-
-    models: tuple[RouterModelPicture, ...] = ()
-    any_means: str | None = None
-    """What the model name `any` means now; None when no model is resident."""
-    reason: str = ""
-    """Why the models are not known."""
-
-
 class SpeculationViews(Struct, frozen=True):
     """The views of the speculation screen."""
 
@@ -305,8 +264,6 @@ class SpeedUpPicture(Struct, frozen=True):
     """What they would have had without speculation: recorded, or as the estimate has it."""
     mean_accepted_length: float | None = None
     """Their tokens per verification step."""
-    draft_share: float | None = None
-    """Share of their decode time that went into drafting; None where the log does not tell."""
     break_even_length: float | None = None
     """Tokens per verification step at which the speed-up is 1, with the cost of a step as it is."""
     break_even_acceptance: float | None = None
@@ -423,42 +380,6 @@ class ProxyPicture(Struct, frozen=True):
             if session.utilisation is not None
         ]
         return max(known, key=lambda session_view: session_view.utilisation or 0.0, default=None)
-
-
-def acceptance(request: RequestEvent | ActiveView) -> float | None:
-    """Accepted over drafted tokens."""
-    return share(request.accepted_tokens, request.draft_tokens)
-
-
-def cache_share(request: RequestEvent | ActiveView) -> float | None:
-    """The part of the prompt that came from the cache."""
-    return share(request.cached_tokens, request.prompt_tokens)
-
-
-def prefill_progress(request: ActiveView) -> float | None:
-    """The part of the prompt that is processed."""
-    if request.phase is RequestPhase.PREFILL:
-        return share(request.prompt_done, request.prompt_tokens)
-    return 1.0 if request.phase in (RequestPhase.DECODE, RequestPhase.DONE) else None
-
-
-def ended_at(request: RequestEvent) -> float:
-    """When a finished request ended."""
-    return request.at + (request.duration_s or 0.0)
-
-
-def is_error(request: RequestEvent) -> bool:
-    """Whether the client got an error."""
-    return request.outcome is RequestOutcome.ERROR
-
-
-def ended_how(request: RequestEvent) -> str:
-    """Stop reason, error type, or that the client left."""
-    if request.outcome is RequestOutcome.CLIENT_LEFT:
-        return "client left"
-    if is_error(request):
-        return request.error_type or (f"HTTP {request.status}" if request.status is not None else "error")
-    return request.stop_reason or "ok"
 
 
 class BackendState(StrEnum):

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from specdash.core.proxy_events import DECODE, PREFILL, plausible_rate, speed
-from specdash.insight.log.counter_log import delta
-from specdash.insight.speculation.acceptance import between, rounding
+from specdash.insight.log.counter_log import decoded, delta, rounding
 
 if TYPE_CHECKING:
     from specdash.core.proxy_events import SpeedLimits
@@ -123,13 +122,13 @@ def tokens_per_decode(first: Scrape, last: Scrape) -> float | None:
     Every decode call brings one token beside those accepted, a replay too; no draft is longer than the positions that
     the server counts.
     """
-    drafted = between(first, last)
-    generated = delta(first.counters.predicted_tokens, last.counters.predicted_tokens)
-    if drafted is None or drafted.steps is None or not generated:
+    found = decoded(first, last)
+    if found is None or found[2].steps is None:
         return None
+    generated, _, drafted = found
     calls = generated - drafted.accepted
     # Fewer calls than verification steps: one total was read before another one of the same request moved.
-    if calls < drafted.steps * (1 - MOST_ERROR) or calls < max(
+    if calls < (drafted.steps or 0) * (1 - MOST_ERROR) or calls < max(
         LEAST_CALLS, rounding(last.counters.predicted_tokens) / MOST_ERROR
     ):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from enum import StrEnum
 from itertools import zip_longest
 from math import inf
 from typing import TYPE_CHECKING
@@ -12,14 +11,15 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from specdash.core import log_facts
-from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, plausible_rate, speed
+from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, RequestPhase, plausible_rate, speed
 from specdash.core.readings import Source
+from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
-    from specdash.core.proxy_events import RequestEvent
+    from specdash.core.proxy_events import ActiveView, RequestEvent
 
 
 # Drafted and accepted tokens, added up: the one sum that every window, slot, request and answer is made of.
@@ -110,17 +110,6 @@ class DraftTally(Struct, frozen=True):
 NO_DRAFTS = DraftTally()
 
 
-class RequestPurpose(StrEnum):
-    """What a request was for, as far as the proxy can see."""
-
-    TOOL_CALL = "tool call"
-    """Tools were offered, and the answer called one."""
-    AGENT_TEXT = "agent text"
-    """Tools were offered, and the answer called none."""
-    CHAT = "chat"
-    """No tools were offered."""
-
-
 class ServedRequest(Struct):
     """One request as reported by `source`; unknown fields are None. Read-only once it is complete.
 
@@ -173,9 +162,8 @@ class ServedRequest(Struct):
     finished: bool = False
     """False for a request whose end the log does not tell: still running, or cut short with its server."""
     source: Source = Source.LOG
-    """LOG or PROXY_EVENTS. Only the proxy knows the four that follow."""
+    """LOG or PROXY_EVENTS. Only the proxy knows the three that follow."""
     session: str | None = None
-    purpose: RequestPurpose | None = None
     proxy_ttft_s: float | None = None
     proxy_rates: tuple[float | None, float | None] = (None, None)
     """Prefill and decode speed, in tokens per second."""
@@ -314,7 +302,6 @@ def of_event(event: RequestEvent) -> ServedRequest:
         finished=True,
         source=Source.PROXY_EVENTS,
         session=event.session or None,
-        purpose=_purpose(event),
         proxy_ttft_s=event.ttft_s if 0.0 < (event.ttft_s or 0.0) < inf else None,
         proxy_rates=rates,
         changed=event.changed,
@@ -325,16 +312,44 @@ def of_event(event: RequestEvent) -> ServedRequest:
     )
 
 
-def _purpose(event: RequestEvent) -> RequestPurpose | None:
-    if event.tool_calls:
-        return RequestPurpose.TOOL_CALL
-    if event.tools is None or event.tool_calls is None:
-        return None
-    return RequestPurpose.AGENT_TEXT if event.tools else RequestPurpose.CHAT
-
-
 def _seconds(ms: float | None) -> float | None:
     return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
+
+
+def acceptance(request: RequestEvent | ActiveView) -> float | None:
+    """Accepted over drafted tokens."""
+    return share(request.accepted_tokens, request.draft_tokens)
+
+
+def cache_share(request: RequestEvent | ActiveView) -> float | None:
+    """The part of the prompt that came from the cache."""
+    return share(request.cached_tokens, request.prompt_tokens)
+
+
+def prefill_progress(request: ActiveView) -> float | None:
+    """The part of the prompt that is processed."""
+    if request.phase is RequestPhase.PREFILL:
+        return share(request.prompt_done, request.prompt_tokens)
+    return 1.0 if request.phase in (RequestPhase.DECODE, RequestPhase.DONE) else None
+
+
+def ended_at(request: RequestEvent) -> float:
+    """When a finished request ended."""
+    return request.at + (request.duration_s or 0.0)
+
+
+def is_error(request: RequestEvent) -> bool:
+    """Whether the client got an error."""
+    return request.outcome is RequestOutcome.ERROR
+
+
+def ended_how(request: RequestEvent) -> str:
+    """Stop reason, error type, or that the client left."""
+    if request.outcome is RequestOutcome.CLIENT_LEFT:
+        return "client left"
+    if is_error(request):
+        return request.error_type or (f"HTTP {request.status}" if request.status is not None else "error")
+    return request.stop_reason or "ok"
 
 
 # Finished requests as samples: what each shows of speed and acceptance, and when it ran. Bounded; outlives servers.
@@ -354,8 +369,6 @@ class Samples:
         self.logged: deque[ServedRequest] = deque(maxlen=KEPT)
         self.reported: dict[tuple[str, float], ServedRequest] = {}
         """The proxy's reports by request and time of arrival: its file may be read twice."""
-        self.left: deque[float] = deque(maxlen=KEPT)
-        """When requests of the log were cancelled, because their client left or gave up; Unix times."""
         self.version = 0
         """Grows whenever a sample came."""
         self.rebuilt: tuple[ServedRequest, ServedRequest] | None = None
@@ -364,7 +377,7 @@ class Samples:
 
     def add_logged(self, ended: float, request: ServedRequest) -> None:
         """Take in a request of the log that ended at monotonic `ended`."""
-        if request.cancelled or (request.completed and request.timed):
+        if request.completed and request.timed:
             self._undated.append((ended, request))
 
     def add_event(self, event: RequestEvent) -> None:
@@ -399,9 +412,6 @@ class Samples:
         """
         while self._undated:
             at, request = self._undated.popleft()
-            if request.cancelled:
-                self.left.append(at + wall - now)
-                continue
             request.date(at + wall - now)
             before = self.logged[-1] if self.logged else None
             if before is not None and before.build and request.build and before.build != request.build:

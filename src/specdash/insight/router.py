@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.readings import ROUTER, RouterModels, Source, most_recent_resident
-from specdash.insight.picture import RouterModelPicture, RouterPicture
 
 if TYPE_CHECKING:
     from specdash.core.readings import Props, RouterModel
@@ -15,6 +15,34 @@ if TYPE_CHECKING:
 
 _APART_S = 1e-6
 """Keeps requests in order that the log cannot date, because they ended before it was read."""
+
+
+class RouterModelPicture(Struct, frozen=True):
+    """One model behind a router."""
+
+    id: str
+    status: str
+    last_used_age_s: float | None = None
+    spec_types: tuple[str, ...] | None = None
+    watched: bool = False
+    """The one that this picture is of."""
+    failure: str = ""
+    loading_s: float | None = None
+    """For how long it has been loading."""
+    has_source: bool | None = None
+    """Its preset names a file or a repository; one that names none starts another router and loads for ever."""
+    words: str = ""
+    """The status in full: of a model that is not in memory, whether it ever was, or how its server ended."""
+
+
+class RouterPicture(Struct, frozen=True):
+    """The models of a router; empty for a server that is none."""
+
+    models: tuple[RouterModelPicture, ...] = ()
+    any_means: str | None = None
+    """What the model name `any` means now; None when no model is resident."""
+    reason: str = ""
+    """Why the models are not known."""
 
 
 def derive(state: TargetState, now: float, wall: float) -> RouterPicture:
@@ -25,7 +53,8 @@ def derive(state: TargetState, now: float, wall: float) -> RouterPicture:
         return RouterPicture(reason=reason)
     offset = wall - now
     models = [_with_use(model, state, offset) for model in value.models]
-    watched = _watched(state)
+    props: Props | None = state.value(Source.PROPS)
+    watched = state.target.model or (props.model_alias if props is not None and props.role != ROUTER else None)
     means = most_recent_resident(tuple(models))
     return RouterPicture(
         models=tuple(
@@ -60,8 +89,3 @@ def _with_use(model: RouterModel, state: TargetState, offset: float) -> RouterMo
     if seen is None:
         return model
     return replace(model, last_used=max(seen + offset, model.last_used or 0.0))
-
-
-def _watched(state: TargetState) -> str | None:
-    props: Props | None = state.value(Source.PROPS)
-    return state.target.model or (props.model_alias if props is not None and props.role != ROUTER else None)

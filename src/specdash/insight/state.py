@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent
@@ -27,41 +26,29 @@ from specdash.core.readings import (
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.sources import STALE_AFTER_S
 from specdash.insight import derive
-from specdash.insight.charts import Metric
+from specdash.insight.charts import Memory, Metric, TargetObserver
 from specdash.insight.experiments import Experiments
-from specdash.insight.log.counter_log import KEEP_S, CounterLog, Scrape
+from specdash.insight.log.counter_log import KEEP_S, CounterLog, Scrape, between
 from specdash.insight.log.log_view import LogView
 from specdash.insight.picture import AlertsPicture, BackendState
 from specdash.insight.progress import LateWatch, SlotWatch
 from specdash.insight.proxy.proxy import ProxyState
 from specdash.insight.rates import RateSample, SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 from specdash.insight.request import Samples
+from specdash.insight.rules.book import AlertBook, likely_cause
+from specdash.insight.rules.catalogue import shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
-from specdash.insight.speculation.acceptance import between
-from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from specdash.core.records import AlertEvent, Baseline
     from specdash.core.target import Target
-    from specdash.insight.observer import Memory, TargetObserver
-    from specdash.insight.picture import Picture
-    from specdash.insight.rules.book import AlertBook
+    from specdash.insight.picture import Picture, SpeedUpPicture
     from specdash.insight.rules.catalogue import Rule
 
 
 T = TypeVar("T")
-
-
-class Memo(dict[object, tuple[object, Any]]):
-    """The last value of each name with the key that it was made of; it only saves time."""
-
-    def once(self, name: object, key: object, make: Callable[[], T]) -> T:
-        """The value of that name, which `make` gives unless `key` is what it was made of last time."""
-        if name not in self or self[name][0] != key:
-            self[name] = (key, make())
-        return cast("T", self[name][1])
 
 
 # The alerts of one target: the rules judged at every look at the server, and their part of the picture.
@@ -71,36 +58,19 @@ JUDGED_WINDOW_S = 60.0
 
 
 class Alerts:
-    """Judges every picture it is given. The rules and their texts are loaded at the first."""
+    """Judges every picture it is given."""
 
     def __init__(self, rules: Sequence[Rule] | None, kept_s: float = KEEP_S) -> None:
         self.past = PictureHistory(kept_s)
-        self._rules = rules
+        self.book = AlertBook(rules if rules is not None else shipped())
 
-    @cached_property
-    def book(self) -> AlertBook:
-        """The alerts of these rules."""
-        from specdash.insight.rules.book import AlertBook
-        from specdash.insight.rules.catalogue import shipped
-
-        return AlertBook(self._rules if self._rules is not None else shipped())
-
-    def judge(self, picture: Picture, samples: Samples) -> tuple[AlertEvent, ...]:
+    def judge(self, picture: Picture) -> tuple[AlertEvent, ...]:
         """What became of the alerts."""
         self.past.add(sample_of(picture))
-        return self.book.judge(RuleScene(picture, self.past, samples))
-
-    @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        """Which alerts are active."""
-        return frozenset(alert.key for alert in self.book.active) if "book" in vars(self) else frozenset()
+        return self.book.judge(RuleScene(picture, self.past))
 
     def picture(self) -> AlertsPicture:
         """Active and past alerts, and the likely cause."""
-        if "book" not in vars(self):
-            return AlertsPicture()
-        from specdash.insight.rules.book import likely_cause
-
         book = self.book
         first = likely_cause(book.active, book.rules)
         skipped = dict(book.unjudged)
@@ -123,10 +93,8 @@ _ANSWER_FOR_IT = (Source.HEALTH, Source.METRICS, Source.SLOTS)
 GAIN_SPAN_S = 10.0
 """Tokens per decode are of the requests that ended in so long."""
 _STEPS_FRESH_S = 5.0
-RATE_SOURCES = (Source.SLOTS, Source.LOG, Source.METRICS)
-"""Best first: running requests; ended ones in the server's own milliseconds; ended ones in its counters, whose prompt
-seconds leave out part of what `timings.prompt_ms` has."""
 BETTER_FOR_S = 3.0
+"""What /slots shows of running requests goes before what /metrics counts of ended ones, for so long."""
 
 
 class TargetState:
@@ -176,7 +144,8 @@ class TargetState:
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
-        self.memo = Memo()
+        self.speedups: dict[float, tuple[object, SpeedUpPicture]] = {}
+        """The last speed-up by window, with what it was made of; this only saves time."""
         self.rates: dict[Metric, deque[RateSample]] = {
             metric: deque(maxlen=60) for metric in (Metric.PREFILL, Metric.DECODE)
         }
@@ -187,7 +156,6 @@ class TargetState:
         self.recovered_at: float | None = None
         """When /health turned good after it was not."""
         self._steps_at: float | None = None
-        self._busy_slots = 1.0
         self._works = 0
         """How often it began to work after it had rested."""
         self._lock = threading.Lock()
@@ -225,7 +193,6 @@ class TargetState:
                 for at, value in points:
                     self.series[metric].append(at, value)
             self.timeline.extend(memory.events)
-            self.counters.remember(memory.scrapes)
             self.alerts.book.remember(memory.past, memory.active, memory.at)
 
     def _take(self, reading: Reading[Any]) -> None:
@@ -321,7 +288,8 @@ class TargetState:
         rests can wait), and what is known of it at all. Equal as long as none of these changes."""
         with self._lock:
             known = (Source.METRICS in self.last_known, Source.SLOTS in self.last_known)
-            return (self._state_seen, self.alerts.keys, self._works, *known)
+            active = frozenset(alert.key for alert in self.alerts.book.active)
+            return (self._state_seen, active, self._works, *known)
 
     def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
         """Chart columns of one series (see `Series.columns`)."""
@@ -376,7 +344,7 @@ class TargetState:
         failure = self.latest[Source.METRICS].failure if Source.METRICS in self.latest else None
         # Builds that answer between batches only are late now and then: their answers are a moment old.
         fails = failure is not None and failure.kind is not FailureKind.TIMEOUT
-        return age if fails or self.counters.is_of_the_record or age > STALE_AFTER_S else None
+        return age if fails or age > STALE_AFTER_S else None
 
     def _forget(self, source: Source) -> None:
         self.latest.pop(source, None)
@@ -414,7 +382,7 @@ class TargetState:
                 if self._observer is not None:
                     self._observer.on_event(happened)
             self._state_seen = backend.state
-        for event in self.alerts.judge(picture, self.experiments.samples):
+        for event in self.alerts.judge(picture):
             if self._observer is not None:
                 self._observer.on_alert(event)
 
@@ -424,7 +392,7 @@ class TargetState:
             self._observer.on_point(metric, at, value)
 
     def _counters(self, at: float, counters: Counters) -> None:
-        before = self.counters.last if not self.counters.is_of_the_record else None
+        before = self.counters.last
         restarted = self.counters.add(at, counters, absent_since=self._absent_since)
         self._absent_since = None
         if restarted:
@@ -444,7 +412,6 @@ class TargetState:
     def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
         slots: Slots | None = self.value(Source.SLOTS)
         busy = mean_busy_slots(first.counters, last.counters, len(slots.slots) if slots is not None else None)
-        self._busy_slots = busy if busy is not None else self._busy_slots
         self._rates(at, Source.METRICS, *counter_rates(first, last, busy))
         drafted = between(first, last)
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
@@ -471,16 +438,13 @@ class TargetState:
         if fresh.drafts.drafted:
             self._steps_at = at
             self._point(Metric.ACCEPTANCE, at, fresh.drafts.acceptance)
-        prefill, decode = share(fresh.prompt_tokens, fresh.prompt_s), share(fresh.decode_tokens, fresh.decode_s)
-        self._rates(at, Source.LOG, prefill, decode * self._busy_slots if decode is not None else None)
 
     def _rates(self, at: float, source: Source, prefill: float | None, decode: float | None) -> None:
         """Take rates, unless a better source just gave one: two sources of one moment must not be averaged."""
-        rank = RATE_SOURCES.index(source)
         for metric, value in ((Metric.PREFILL, prefill), (Metric.DECODE, decode)):
             samples = self.rates[metric]
-            better = (known for known in samples if RATE_SOURCES.index(known.source) < rank)
-            if value and not any(at - known.at < BETTER_FOR_S for known in better):
+            better = (known.at for known in samples if source is Source.METRICS and known.source is Source.SLOTS)
+            if value and not any(at - moment < BETTER_FOR_S for moment in better):
                 samples.append(RateSample(at, value, source))
                 self._point(metric, at, value)
 

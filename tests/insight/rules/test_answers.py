@@ -62,15 +62,12 @@ JUST_ENOUGH = [
     # What the proxy counted, of how many requests at most, and what that is; None where the share does not matter.
     ("empty_response:exhausted", 2, 40, "empty_answers", AlertSeverity.WARNING),
     ("reasoning_fallback:applied", 2, 40, "empty_answers", AlertSeverity.WARNING),
-    ("empty_response:detected", 5, 25, "empty_answers", AlertSeverity.NOTICE),
     ("malformed_tool:detected", 5, 25, "malformed_storm", AlertSeverity.WARNING),
     ("malformed_tool:exhausted", 2, None, "malformed_storm", AlertSeverity.WARNING),
     ("contamination:applied", 3, None, "malformed_storm", AlertSeverity.WARNING),
-    ("loop_breaker:applied", 20, 40, "session_looping", AlertSeverity.WARNING),
-    ("context_prune:applied", 8, 16, "context_overflow", AlertSeverity.WARNING),
     ("context_prune:detected", 1, None, "context_overflow", AlertSeverity.WARNING),
     ("errors", 5, 50, "proxy_errors", AlertSeverity.WARNING),
-    ("clients_left", 5, 16, "clients_leaving", AlertSeverity.WARNING),
+    ("clients_left", 5, 16, "proxy_errors", AlertSeverity.WARNING),
 ]
 
 

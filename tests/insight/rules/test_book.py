@@ -13,7 +13,6 @@ from insight.scenes import OK, WALL, Watch, rule
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, Transition
 from specdash.insight.picture import BackendPicture, BackendState, Picture, SourcePicture
-from specdash.insight.request import Samples
 from specdash.insight.rules.book import (
     FORGOTTEN_AFTER_S,
     LATER_S,
@@ -70,7 +69,7 @@ class Play:
         wall = WALL + now.at if now.wall is None else now.wall
         picture = Picture(now.at, wall, 60.0, backend)
         self.past.add(sample_of(picture))
-        events = self.book.judge(RuleScene(picture, self.past, Samples()))
+        events = self.book.judge(RuleScene(picture, self.past))
         self.events += events
         return events
 

@@ -93,7 +93,7 @@ def test_a_removed_rule_is_a_warning_that_names_the_rule_that_took_it_over() -> 
     rules = with_user_limits(shipped(), "[slot_thrash]\nenabled = false\n[clock_jumped]\n", "r.toml", heard.append)
     assert rules == shipped()
     assert heard == [
-        "r.toml: the rule slot_thrash was removed and is ignored: prompt_cache_lost (limits.takeovers) took it over",
+        "r.toml: the rule slot_thrash was removed and is ignored: prompt_cache_lost took it over",
         "r.toml: the rule clock_jumped was removed and is ignored: no rule took it over",
     ]
     for removed, heir in REMOVED_RULES.items():
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_meant_is_refused_by_name(text: str, named: str) -
 # Runbooks with what is known in place of their placeholders
 
 
-NAMES = ("pid", "port", "url", "folder", "upstream")
+NAMES = ("pid", "port", "url", "upstream")
 LITERAL = re.compile(r"\b(" + "|".join(NAMES).upper() + r")\b|\{\w+\}")
 
 
@@ -153,7 +153,8 @@ def test_no_placeholder_is_left_whose_value_is_known_and_those_unknown_are_clear
     assert used == set(NAMES)
     assert len(named) > 1
     assert named <= LINE_CLASSES.keys()
-    assert "df -h '/a b; rm -rf ~'" in texts("disk_full", (("folder", "/a b; rm -rf ~"),)), "one word of the command"
+    quoted = texts("upstream_unreachable", (("upstream", "/a b; rm -rf ~"),))
+    assert "curl -s '/a b; rm -rf ~'/health" in quoted, "one word of the command"
 
 
 def test_what_check_prints_and_the_incidents_screen_shows_can_be_typed_as_it_is() -> None:

@@ -14,7 +14,6 @@ from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import OverError
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
-from specdash.llama.log.parser import LogParser
 
 OWN = of_family("speculation")
 OFF = Slots((Slot(0, is_processing=True, speculative=False, n_decoded=5),))
@@ -111,7 +110,7 @@ def hurting(rate: float, *, accepted: int = 20, **drafter: Any) -> list[tuple[st
     tell(server, NOW - 1, metrics=totals(2400, 4800, 240, 400))
     picture = server.picture(NOW, WALL, 300.0)
     picture = replace(picture, views=replace(picture.views, drafter=replace(picture.views.drafter, **drafter)))
-    scene = RuleScene(picture, PictureHistory(), server.experiments.samples)
+    scene = RuleScene(picture, PictureHistory())
     limits = next(rule.limits for rule in OWN if rule.id == "speculation_hurting")
     return [(symptom.summary, symptom.fix) for symptom in speculation_hurting(scene, limits)]
 
@@ -126,18 +125,14 @@ def test_decode_slower_than_its_baseline_has_its_interval_and_the_fix_of_the_ver
         hurting(90.0, accepted=150)
 
 
-@pytest.mark.parametrize(("back", "fix"), [(" (restore checkpoint)", (("LLAMA_DRAFT_MAX", "2"),)), ("", None)])
-def test_rejected_drafts_that_are_paid_twice_are_an_alert_where_no_verdict_is_known(back: str, fix: object) -> None:
-    watch, parser = Watch(OWN), LogParser()
-    watch.retarget(parameters=(("spec-draft-n-max", "8"),))
-    for second in range(10, 60):
-        steps = [f"accepted 2/8 draft tokens{back}", "accepted 2/2 draft tokens"] * 5
-        lines = (f"0.{second}.{at}00.000 I slot   operator(): id  0 | task 1 | {one}\n" for at, one in enumerate(steps))
-        batch = parser.feed("".join(lines).encode())
-        watch.look(1, log=batch, slots=drafting("draft-simple"), process=process(), health=OK)
-    alert = watch.alert("speculation_hurting")
-    assert (alert.fix if alert else None) == fix
-    assert alert is None or "of verification steps restored a checkpoint" in alert.summary
+def test_acceptance_that_falls_to_a_third_of_what_it_was_is_a_collapse_and_another_mix_of_work_is_none() -> None:
+    tools, prose, broken = (40.0, 160.0, 128.0, 40.0), (40.0, 160.0, 60.0, 40.0), (40.0, 160.0, 20.0, 40.0)
+    assert run("draft-simple", [tools] * 20 + [prose] * 12).raised() == set()
+    watch = run("draft-simple", [tools] * 20 + [broken] * 6)
+    assert watch.raised() == {"acceptance_collapse"}
+    summary = watch.found("acceptance_collapse").summary
+    assert summary.startswith("12 % of the last 800 draft tokens were accepted, and 74 %")
+    assert run("draft-simple", [broken] * 20).raised() == set(), "it never was better"
 
 
 def test_speculation_that_was_asked_for_and_is_not_there() -> None:

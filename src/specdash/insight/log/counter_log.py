@@ -1,17 +1,14 @@
-"""The history of the scraped counters: windows between scrapes, and the detection of a restart."""
+"""The history of the scraped counters: windows between scrapes, what was drafted in them, and a restart."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from math import inf
-from typing import TYPE_CHECKING
+from math import floor, inf, log10
 
 from msgspec import Struct
 
 from specdash.core.readings import Counters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from specdash.insight.request import DraftTally
 
 KEEP_S = 3700.0
 """A little more than the longest window that can be chosen."""
@@ -53,15 +50,6 @@ class CounterLog:
         self.restarted_at: float | None = None
         self.drafted_at: float | None = None
         """When drafts were counted last."""
-        self.is_of_the_record = False
-        """Whether all scrapes were remembered, and none was seen yet."""
-
-    def remember(self, scrapes: Iterable[Scrape]) -> None:
-        """Begin with recorded scrapes; those of another process are replaced silently."""
-        for scrape in scrapes:
-            self.add(scrape.at, scrape.counters)
-        self.restarted_at = None
-        self.is_of_the_record = bool(self._scrapes)
 
     def add(self, at: float, counters: Counters, *, absent_since: float | None = None) -> bool:
         """Take in a scrape; True when it shows that the server was restarted, which forgets the ones before.
@@ -70,10 +58,6 @@ class CounterLog:
         began after that, so its totals count from zero then. A total that went back proves the same.
         """
         scrapes = self._scrapes
-        if self.is_of_the_record:
-            self.is_of_the_record = False
-            if absent_since is not None or went_back(scrapes[-1].counters, counters):
-                scrapes.clear()
         before = scrapes[-1] if scrapes else None
         restarted = before is not None and (absent_since is not None or went_back(before.counters, counters))
         began = absent_since if absent_since is not None else before.at if before and restarted else None
@@ -135,3 +119,56 @@ def delta(first: float | None, last: float | None) -> float | None:
     if last is None:
         return None
     return last - (first or 0.0)
+
+
+# What was drafted between two scrapes.
+#
+# Counters move only when a request ends, and print six significant digits: above a million a window's few tokens drown
+# in rounding. Then the log's exact per-request figures take over, where there is a log.
+
+
+def exact_accepted(counters: Counters) -> float | None:
+    """Accepted draft tokens: the exact sum over positions when it agrees with the rounded total, else the total."""
+    total, positions = counters.accepted_tokens, counters.accepted_per_position
+    if not positions or total is None:
+        return total
+    exact = float(sum(positions))
+    return exact if abs(exact - total) <= max(0.5, total * 1e-5) else total
+
+
+def between(first: Scrape, last: Scrape) -> DraftTally | None:
+    """What was drafted between two scrapes; None when the server has no such counters."""
+    before, counters, accepted = first.counters, last.counters, exact_accepted(last.counters)
+    if counters.draft_tokens is None or accepted is None:
+        return None
+    # A series that appeared in between began at zero.
+    positions = counters.accepted_per_position or ()
+    return DraftTally(counters.draft_tokens, accepted, counters.verification_steps, positions) - DraftTally(
+        before.draft_tokens or 0.0,
+        exact_accepted(before) or 0.0,
+        before.verification_steps or 0.0,
+        before.accepted_per_position or () if positions else (),
+    )
+
+
+def decoded(first: Scrape, last: Scrape) -> tuple[float, float, DraftTally] | None:
+    """Tokens, their decode seconds, and what was drafted between two scrapes; None where nothing was generated, or more
+    was accepted than that."""
+    drafts = between(first, last)
+    tokens = delta(first.counters.predicted_tokens, last.counters.predicted_tokens)
+    seconds = delta(first.counters.predicted_seconds, last.counters.predicted_seconds)
+    if drafts is None or not tokens or drafts.accepted >= tokens:
+        return None
+    return tokens, seconds or 0.0, drafts
+
+
+def resolution(total: float | None) -> float:
+    """The smallest step that a counter printed with six significant digits can show."""
+    return max(1.0, rounding(total))
+
+
+def rounding(total: float | None) -> float:
+    """By how much a number that was printed with six significant digits may be off; 0 where it is exact."""
+    if not total or (total < 1e6 and float(total).is_integer()):
+        return 0.0
+    return float(10.0 ** (floor(log10(total)) - 5))

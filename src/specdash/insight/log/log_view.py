@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from specdash.core import log_facts
-from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
 from specdash.insight.picture import WarningPicture
@@ -119,9 +118,7 @@ class StormBook:
         if uptime_s is not None and tally.first_s is not None and tally.last_s is not None:
             first_at = at - max(0.0, uptime_s - tally.first_s)
             last_at = at - max(0.0, uptime_s - tally.last_s)
-        if tally.warning not in self._storms:
-            self._storms[tally.warning] = Storm(tally, first_at)
-        self._storms[tally.warning].add(at, last_at, tally)
+        self._storms.setdefault(tally.warning, Storm(tally, first_at)).add(at, last_at, tally)
 
     def count(self, warning: str) -> int:
         """How many lines of that class came."""
@@ -136,45 +133,6 @@ class StormBook:
         """A new server process writes from here on."""
         for storm in self._storms.values():
             storm.new_server()
-
-
-# What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
-
-
-class DraftStatistics:
-    """The latest statistics per implementation, of the server that writes now; they are totals since its start."""
-
-    def __init__(self) -> None:
-        self._latest: dict[tuple[int | None, str], log_facts.SpeculativeStatistics] = {}
-        """By port (of a router's child) and type."""
-        self._spent = Windowed(NO_DRAFTS, KEEP_S)
-        """Draft tokens of all implementations, and the time that they took."""
-
-    def note(self, at: float, fact: log_facts.SpeculativeStatistics, port: int | None = None) -> None:
-        """Take in a line written at monotonic `at`."""
-        before = self._latest.get((port, fact.type))
-        if before is not None and fact.tokens_generated < before.tokens_generated:
-            before, self._spent = None, Windowed(NO_DRAFTS, KEEP_S)
-        self._latest[(port, fact.type)] = fact
-        grown = [
-            DraftTally(known.tokens_generated, span_s=known.seconds or 0.0)
-            for known in (fact, before)
-            if known is not None
-        ]
-        self._spent.add(at, grown[0] - grown[1] if len(grown) > 1 else grown[0])
-
-    def seconds_per_token(self, since: float) -> float | None:
-        """What drafting one token took since `since` or, where nothing was drafted since, the server's start; None
-        where the log has no durations."""
-        spent = self._spent.since(since)
-        spent = spent if spent.drafted > 0 else self._spent.total
-        is_timed = any(statistics.durations_ms for statistics in self._latest.values())
-        return spent.span_s / spent.drafted if is_timed and spent.drafted > 0 else None
-
-    def figures(self) -> tuple[log_facts.SpeculativeStatistics, ...]:
-        """Per implementation, in the engine's order of priority."""
-        order = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
-        return tuple(sorted(self._latest.values(), key=lambda fact: (order.get(fact.type, len(order)), fact.type)))
 
 
 RECENT_REQUESTS = 50
@@ -199,18 +157,10 @@ class SlotSteps(Struct):
 
 
 class LatestBatch(Struct):
-    """The current part of a batch: its verification steps, and timings of requests that ended and
-    were long enough to have a speed.
-
-    `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
-    cannot be dated, such as those of servers whose end was not seen.
-    """
+    """The current part of a batch: its verification steps; and all requests that ended with the monotonic time of their
+    end, without those that cannot be dated, such as those of servers whose end was not seen."""
 
     drafts: DraftTally = NO_DRAFTS
-    prompt_tokens: int = 0
-    prompt_s: float = 0.0
-    decode_tokens: int = 0
-    decode_s: float = 0.0
     ended: list[tuple[float, ServedRequest]] = field(default_factory=list)
 
 
@@ -263,21 +213,20 @@ class LogView:
         self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         """The drafts of requests that ended."""
         self.slot_steps: dict[int, SlotSteps] = {}
-        self.drafting = DraftStatistics()
+        self.statistics: dict[tuple[int | None, str], log_facts.SpeculativeStatistics] = {}
+        """What each speculative implementation says of itself, since the server's start; by port (of a router's child)
+        and type."""
         self.cache_state: log_facts.PromptCacheState | None = None
         """What the prompt cache held at its latest line (verbosity 4)."""
         self.full_reprocessed = Windowed(0, KEEP_S, 1.0)
         """Prompts that were read from their start for want of a checkpoint."""
         self.prefill: dict[int, log_facts.PrefillProgress] = {}
-        self._task_of: dict[int, int] = {}
-        """The task that each slot began last."""
 
     def add(self, at: float, batch: log_facts.LogBatch) -> LatestBatch:
         """Take in one batch read at monotonic `at`, and return what in it is of this moment.
 
         The newest line dates the others by their time stamps.
         """
-        tasks_before = dict(self._task_of)
         parts = _lives(batch.facts)
         if batch.restarted and len(parts) == 1:
             self._new_server()
@@ -313,7 +262,7 @@ class LogView:
             self.newest_s, self.newest_at = stamps[-1], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
             clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
-            self.storms.add(at, _with_tasks(tally, tasks_before, batch.facts), clock)
+            self.storms.add(at, tally, clock)
         return fresh
 
     def _life(
@@ -332,12 +281,23 @@ class LogView:
                 self.prefill.pop(request.slot, None)
             if self._is_own(port, request.task):
                 continue
-            self._finish(at - _age(clock, request.at_s), request)
+            self.recent.appendleft((at - _age(clock, request.at_s), request))
+            self.ended_here += 1
+            self.finished += not request.cancelled
+            self.cancelled += request.cancelled
+            if request.draft_generated:
+                self.requests_exact.add(at - _age(clock, request.at_s), request.drafts)
             if self._backlog is not None:
                 self._backlog.append(request)
             else:
                 dated = clock is not None and request.at_s is not None
                 fresh.ended.append((at - max(0.0, (clock or 0.0) - (request.at_s or 0.0)) if dated else at, request))
+
+    @property
+    def by_type(self) -> tuple[log_facts.SpeculativeStatistics, ...]:
+        """The statistics per implementation, in the engine's order of priority."""
+        order = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
+        return tuple(sorted(self.statistics.values(), key=lambda fact: (order.get(fact.type, len(order)), fact.type)))
 
     @property
     def live(self) -> dict[str, int]:
@@ -415,7 +375,7 @@ class LogView:
             case log_facts.VerificationSteps():
                 self._steps(at, fact)
             case log_facts.SpeculativeStatistics():
-                self.drafting.note(at, fact, port)
+                self.statistics[(port, fact.type)] = fact
             case log_facts.PrefillProgress():
                 self.prefill[fact.slot] = fact
             case log_facts.CheckpointEvent(action=action, kind=kind):
@@ -434,8 +394,6 @@ class LogView:
                     self.implementations.setdefault(fact.get("type") or "", {})
                 elif name == "spec_parameters" and self.implementations:
                     self.implementations[next(reversed(self.implementations))].update(fact.fields)
-            case log_facts.TaskLaunched():
-                self._task_of[fact.slot] = fact.task
 
     def _note_live(self, fact: log_facts.LogFact, fresh: LatestBatch) -> None:
         match fact:
@@ -445,21 +403,6 @@ class LogView:
                 self._live[fact.name] += 1
             case log_facts.VerificationSteps():
                 fresh.drafts += DraftTally.of_steps(fact)
-            case log_facts.PromptTiming() if speed(fact.tokens, fact.ms, PREFILL):
-                fresh.prompt_tokens += fact.tokens
-                fresh.prompt_s += fact.ms / 1000.0
-            case log_facts.DecodeTiming() if speed(fact.tokens - 1, fact.ms, DECODE):
-                # The time begins with the first token, which is the prompt's.
-                fresh.decode_tokens += fact.tokens - 1
-                fresh.decode_s += fact.ms / 1000.0
-
-    def _finish(self, at: float, request: ServedRequest) -> None:
-        self.recent.appendleft((at, request))
-        self.ended_here += 1
-        self.finished += not request.cancelled
-        self.cancelled += request.cancelled
-        if request.draft_generated:
-            self.requests_exact.add(at, request.drafts)
 
 
 def _other_stamps(batch: log_facts.LogBatch) -> list[float | None]:
@@ -470,24 +413,6 @@ def _other_stamps(batch: log_facts.LogBatch) -> list[float | None]:
 
         stamps.append(own_seconds(batch.tail[-1]))
     return stamps
-
-
-def _with_tasks(tally: log_facts.WarningTally, before: dict[int, int], facts: Facts) -> log_facts.WarningTally:
-    """The tally with the tasks of its slots while its lines were written, where the lines themselves name none."""
-    if tally.tasks.ids or not tally.slots.ids:
-        return tally
-    tasks = {slot: [before[slot]] if slot in before else [] for slot in tally.slots.ids}
-    for fact in facts:
-        if not isinstance(fact, log_facts.TaskLaunched) or fact.slot not in tasks:
-            continue
-        if fact.at_s is not None and tally.last_s is not None and fact.at_s > tally.last_s:
-            continue
-        if fact.at_s is not None and tally.first_s is not None and fact.at_s <= tally.first_s:
-            tasks[fact.slot].clear()
-        tasks[fact.slot].append(fact.task)
-    found = dict.fromkeys(task for of_slot in tasks.values() for task in of_slot)
-    touched = log_facts.Touched((), tally.slots.more).and_then(log_facts.Touched(tuple(found)))
-    return replace(tally, tasks=touched)
 
 
 def _age(now_s: float | None, at_s: float | None) -> float:

@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from specdash.core.proxy_events import PREFILL, speed
 from specdash.core.readings import Source
-from specdash.insight.log.counter_log import delta
+from specdash.insight.log.counter_log import delta, resolution
 from specdash.insight.picture import PrefixCachePicture, PrefixSlot
 from specdash.insight.proxy.read_again import read_again, summed
 from specdash.insight.rates import lifetime_rates
 from specdash.insight.request import of_event
-from specdash.insight.speculation.acceptance import resolution
 from specdash.system.stats import median, share
 from specdash.system.text import counted, duration, percent, seconds
 
@@ -46,7 +45,6 @@ WELL = 0.5
 FULL = 0.95
 LOW_SIMILARITY = 0.5
 NO_COUNTERS = "/metrics does not count it (builds since August 2026 do)"
-_EVICTIONS = ("prompt_cache_evicted", "prompt_cache_skipped")
 
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> PrefixCachePicture:
@@ -60,7 +58,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         warm, cold = _ttfts(requests, is_of_proxy)
     rate = _prefill_rate(state)
     log, kept, life = state.log, state.log.cache_state, state.counters.life
-    evicted = sum(log.storms.count(name) for name in _EVICTIONS)
+    evicted = sum(log.storms.count(name) for name in ("prompt_cache_evicted", "prompt_cache_skipped"))
     again = (read_again(request, dropped=evicted > 0) for request in recent)
     lifetime = _grown(*life) if life is not None else None
     slots: Slots | None = state.value(Source.SLOTS)

@@ -16,8 +16,8 @@ from specdash.insight.picture import (
     GuardrailCount,
     ProxyPicture,
     ProxyWindow,
-    is_error,
 )
+from specdash.insight.request import is_error
 from specdash.insight.windowed import Windowed
 from specdash.system.stats import median, ratio, share
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome, RequestPhase, UpstreamStatus
+from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome, UpstreamStatus
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import SlotPhase
@@ -53,8 +53,8 @@ def _seen_lately(scene: RuleScene, seconds: float) -> Sequence[SessionView]:
     "Empty answers",
     AlertSeverity.WARNING,
     clear_after_s=60,
-    # One in twenty ends agents' work noticeably; what a retry mended only costs time, so it takes one in five.
-    limits={"window_s": 300, "shown": 2, "shown_share": 0.05, "found": 5, "found_share": 0.2},
+    # One in twenty ends agents' work noticeably; what a retry mended only costs time.
+    limits={"window_s": 300, "shown": 2, "shown_share": 0.05},
 )
 def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Clients get answers without text or tool call, or with reasoning alone. Agents stop on these, or ask again.
@@ -69,9 +69,9 @@ def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     window, span = limits["window_s"], duration(limits["window_s"])
     turns = turns_of(scene, window)
     reasoning = acted(scene, Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, window).count
-    found, retried, exhausted = (
+    retried, exhausted = (
         acted(scene, Guardrail.EMPTY_RESPONSE, action, window).count
-        for action in (GuardrailAction.DETECTED, GuardrailAction.RETRIED, GuardrailAction.EXHAUSTED)
+        for action in (GuardrailAction.RETRIED, GuardrailAction.EXHAUSTED)
     )
     # A UAP proxy has no guardrail against them; its log has the number of tokens.
     silent = sum(
@@ -84,9 +84,6 @@ def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         what = "nothing but reasoning" if reasoning * 2 > shown else "nothing in them"
         fix = (("PROXY_STREAM_REASONING_FALLBACK", "sanitized"),) if reasoning else ()
         yield Symptom(f"{shown} of {turns.total} answers in {span} had {what}", evidence, fix=fix)
-    elif found >= limits["found"] and turns.share(found) >= limits["found_share"]:
-        words = f"{found} of {turns.total} answers in {span} came empty and were asked for again"
-        yield Symptom(words, evidence, severity=AlertSeverity.NOTICE)
 
 
 @rule(
@@ -142,12 +139,12 @@ def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     clear_after_s=30,
     explains=("context_overflow",),
     # The breaker speaks up at 8 turns and takes the tools away at 16: what is there then went on despite it. The demo's
-    # stuck agent reaches 13 and makes 15 to 20 % of all turns.
-    limits={"repeats": 16, "seen_s": 120, "window_s": 300, "looped": 20, "share": 0.5},
+    # stuck agent reaches 13.
+    limits={"repeats": 16, "seen_s": 120},
 )
 def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """An agent makes the same tool calls with the same results again and again, and the loop breaker did not help. Or a
-    large part of all turns repeats such calls, and takes the slots from those that work.
+    """An agent makes the same tool calls with the same results again and again, and the loop breaker did not help: it
+    takes a slot from those that work.
 
     - the proxy screen's sessions: which tools, which loop?
     - a tool that fails the same way for all of them (a missing file, no network)?
@@ -170,15 +167,6 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             subject=session.id,
             fix=BREAK_LOOPS_SOONER,
         )
-    window = limits["window_s"]
-    looped = acted(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window)
-    turns = turns_of(scene, window)
-    if looped.count >= limits["looped"] and turns.share(looped.count) >= limits["share"]:
-        yield Symptom(
-            f"{looped.count} of {turns.total} turns in {duration(window)} repeated a loop of tool calls",
-            (("sessions", looped.sessions),),
-            fix=BREAK_LOOPS_SOONER,
-        )
 
 
 @rule(
@@ -188,8 +176,8 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     hold_back=False,
     explains=("prompt_cache_lost", "requests_waiting"),
     # The proxy's levels HIGH and CRITICAL; ELEVATED (0.75) is where pruning begins, and agents compact at 80 to 90 %. A
-    # refused prompt is a turn that the client lost. A session above the threshold is cut at each of its turns; half of
-    # all turns means that most sessions are. --context-shift asks for shifts; six a minute are answers without end.
+    # refused prompt is a turn that the client lost. --context-shift asks for shifts; six a minute are answers without
+    # end.
     limits={
         "warning": 0.85,
         "critical": 0.95,
@@ -198,17 +186,14 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         "slot": 0.92,
         "window_s": 300,
         "refused": 1,
-        "cut": 8,
-        "share": 0.5,
         "shifts_per_minute": 6,
         "no_room_per_minute": 1,
     },
 )
 def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Conversations fill the context, or are longer: a session or a slot at work is about to use all of it, the server
-    refuses prompts, the proxy removes old messages from most turns, --context-shift drops the oldest half of a slot, or
-    slots that share one KV cache find no room for a batch in it. The model forgets, turns fail, and the prompt cache is
-    lost where a cut moves.
+    refuses prompts, --context-shift drops the oldest half of a slot, or slots that share one KV cache find no room for
+    a batch in it. The model forgets, turns fail, and the prompt cache is lost where a cut moves.
 
     - the agent's own limit: CLAUDE_CODE_AUTO_COMPACT_WINDOW for Claude Code
     - specdash proxy show: the context window; is PROXY_CONTEXT_PRUNE_THRESHOLD below 1?
@@ -241,11 +226,7 @@ def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 subject=f"slot {slot.id}",
                 fix=_more_context(scene),
             )
-    turns = turns_of(scene, window)
-    refused, cut = (
-        acted(scene, Guardrail.CONTEXT_PRUNE, action, window)
-        for action in (GuardrailAction.DETECTED, GuardrailAction.APPLIED)
-    )
+    refused = acted(scene, Guardrail.CONTEXT_PRUNE, GuardrailAction.DETECTED, window)
     shifted, no_room = warning(scene, "context_shift"), warning(scene, "kv_no_free_space")
     if refused.count >= limits["refused"]:
         sizes = [int(event.facts["prompt"]) for event in refused.events if "prompt" in event.facts]
@@ -253,17 +234,6 @@ def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             f"{refused.count} prompts in {span} were longer than the context window and refused",
             (("longest prompt", f"{max(sizes)} tokens" if sizes else UNKNOWN), ("sessions", refused.sessions)),
             fix=(("PROXY_CONTEXT_PRUNE_THRESHOLD", "0.75"),),
-        )
-    elif cut.count >= limits["cut"] and turns.share(cut.count) >= limits["share"]:
-        removed = [event.facts["removed_tokens"] for event in cut.events if "removed_tokens" in event.facts]
-        live = scene.picture.proxy.live
-        size = live.context_window if live is not None else None
-        yield Symptom(
-            f"{cut.count} of {turns.total} turns in {span} were cut to fit a window of {size or 'unknown'} tokens",
-            (("sessions", cut.sessions), ("removed per turn, median", number(median(removed), 0, "tokens"))),
-            fix=(("PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "0.5"),),
-            remedy="The fix cuts deeper and so less often. Better: a larger context per slot (LLAMA_CTX_SIZE up or "
-            "LLAMA_PARALLEL down), or agents that compact earlier.",
         )
     elif shifted is not None and shifted.per_minute:
         many = shifted.per_minute >= limits["shifts_per_minute"]
@@ -299,77 +269,54 @@ def _more_context(scene: RuleScene) -> Fix:
 
 
 @rule(
-    "Clients leave before their answer",
+    "Clients get errors, or leave",
     AlertSeverity.WARNING,
     clear_after_s=30,
-    # People stop agents now and then; every third client and five in five minutes are a timeout.
-    limits={"window_s": 300, "left": 5, "share": 0.3},
-)
-def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients close the connection while their answer is made. Leaving after the same time again and again is a timeout
-    of the client; leaving early is a person who stops the agent.
-
-    - compare the median wait with the client's timeout (API_TIMEOUT_MS of Claude Code)
-    - prefill speed and queue: is the first token late?
-
-    Raise the client's timeout, or shorten the wait: a smaller prompt, a prompt cache that hits, fewer requests at a
-    time.
-    """
-    turns, since = turns_of(scene, limits["window_s"]), scene.picture.wall - limits["window_s"]
-    gone = [event for event in turns.ended if event.outcome is RequestOutcome.CLIENT_LEFT]
-    waited = [event.duration_s for event in gone if event.duration_s is not None]
-    left, total, seen_in = turns.left, turns.total, "the proxy's requests"
-    if left < limits["left"] or turns.share(left) < limits["share"]:
-        # Those of the server's own log, which have no proxy, or another one.
-        left, seen_in = sum(at >= since for at in scene.samples.left), "the server's log (cancel task)"
-        total = left + sum(request.ended >= since for request in scene.samples.logged)
-    if left >= limits["left"] and left >= limits["share"] * total:
-        after = f", after {number(median(waited), 1)} s (median)" if waited else ""
-        yield Symptom(
-            f"{left} of {total} clients in {duration(limits['window_s'])} left before their answer was complete{after}",
-            (
-                ("before the first token", str(sum(event.ttft_s is None for event in gone)) if gone else UNKNOWN),
-                ("waited, longest", number(max(waited, default=None), 1, "s")),
-                ("seen in", seen_in),
-            ),
-        )
-
-
-@rule(
-    "Clients get errors",
-    AlertSeverity.WARNING,
-    clear_after_s=30,
-    explains=("clients_leaving",),
-    # Five, so that one agent's retries of one bad request are no incident. The demo has none.
-    limits={"window_s": 300, "errors": 5, "share": 0.1, "critical_share": 0.5},
+    # Five, so that one agent's retries of one bad request are no incident. People stop agents now and then; every third
+    # client is a timeout.
+    limits={"window_s": 300, "errors": 5, "share": 0.1, "critical_share": 0.5, "left": 5, "left_share": 0.3},
 )
 def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Many requests end with an error instead of an answer. Statuses from 500 on are the server's or the proxy's doing;
-    the others are requests that cannot be served as they are, and then this is a notice.
+    the others are requests that cannot be served as they are, and then this is a notice. Or clients close the
+    connection while their answer is made: after the same time again and again it is a timeout of the client, early a
+    person who stops the agent.
 
     - the proxy screen's finished requests, for status and error type
     - specdash services logs proxy
+    - compare the median wait with the client's timeout (API_TIMEOUT_MS of Claude Code)
 
     529 and 504 follow from a server that is down, loading or too slow; 400 from prompts that are too long or malformed;
-    401 from a key.
+    401 from a key. Clients that leave: raise their timeout, or shorten the wait (a smaller prompt, a prompt cache that
+    hits, fewer requests at a time).
     """
-    turns = turns_of(scene, limits["window_s"])
+    turns, span = turns_of(scene, limits["window_s"]), duration(limits["window_s"])
     rate = turns.share(turns.errors)
-    if turns.errors < limits["errors"] or rate < limits["share"]:
-        return
-    failed = [event for event in turns.ended if event.outcome is RequestOutcome.ERROR]
-    kinds = Counter(f"{event.status or 'no status'} {event.error_type or ''}".strip() for event in failed)
-    refused = sum(event.status is not None and event.status < SERVER_ERROR for event in failed)
-    severity = AlertSeverity.CRITICAL if rate >= limits["critical_share"] else None
-    yield Symptom(
-        f"{turns.errors} of {turns.total} requests in {duration(limits['window_s'])} ended with an error, most with "
-        f"{kinds.most_common(1)[0][0] if kinds else 'an unknown kind'}",
-        (
-            ("errors", ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common(3)) or str(turns.errors)),
-            ("refused as the client's fault", str(refused) if failed else UNKNOWN),
-        ),
-        severity=AlertSeverity.NOTICE if refused * 2 > len(failed) else severity,
-    )
+    if turns.errors >= limits["errors"] and rate >= limits["share"]:
+        failed = [event for event in turns.ended if event.outcome is RequestOutcome.ERROR]
+        kinds = Counter(f"{event.status or 'no status'} {event.error_type or ''}".strip() for event in failed)
+        refused = sum(event.status is not None and event.status < SERVER_ERROR for event in failed)
+        severity = AlertSeverity.CRITICAL if rate >= limits["critical_share"] else None
+        yield Symptom(
+            f"{turns.errors} of {turns.total} requests in {span} ended with an error, most with "
+            f"{kinds.most_common(1)[0][0] if kinds else 'an unknown kind'}",
+            (
+                ("errors", ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common(3)) or str(turns.errors)),
+                ("refused as the client's fault", str(refused) if failed else UNKNOWN),
+            ),
+            severity=AlertSeverity.NOTICE if refused * 2 > len(failed) else severity,
+        )
+    elif turns.left >= limits["left"] and turns.share(turns.left) >= limits["left_share"]:
+        gone = [event for event in turns.ended if event.outcome is RequestOutcome.CLIENT_LEFT]
+        waited = [event.duration_s for event in gone if event.duration_s is not None]
+        after = f", after {number(median(waited), 1)} s (median)" if waited else ""
+        yield Symptom(
+            f"{turns.left} of {turns.total} clients in {span} left before their answer was complete{after}",
+            (
+                ("before the first token", str(sum(event.ttft_s is None for event in gone)) if gone else UNKNOWN),
+                ("waited, longest", number(max(waited, default=None), 1, "s")),
+            ),
+        )
 
 
 @rule(
@@ -377,7 +324,7 @@ def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.CRITICAL,
     hold_back=False,
     clear_after_s=0,
-    explains=("upstream_unreachable", "proxy_errors", "clients_leaving"),
+    explains=("upstream_unreachable", "proxy_errors"),
     # A proxy that starts or reloads answers within 5 s; a closed port needs no patience.
     limits={"silent_s": 6},
 )
@@ -407,11 +354,11 @@ def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Proxy cannot reach its upstream",
     AlertSeverity.CRITICAL,
-    trial_s=120,
+    in_trials=False,
     hold_back=False,
     clear_after_s=0,
     needs=(Source.PROXY,),
-    explains=("proxy_errors", "clients_leaving", "requests_waiting"),
+    explains=("proxy_errors", "requests_waiting"),
     # The proxy looks at its upstream at least once in 60 s while requests come.
     limits={"errors_s": 60},
 )
@@ -440,23 +387,23 @@ def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Requests wait",
     AlertSeverity.WARNING,
-    trial_s=300,
+    in_trials=False,
     clear_after_s=20,
     chart="requests",
-    explains=("clients_leaving", "proxy_errors"),
+    explains=("proxy_errors",),
     # The demo queues for up to 11 s at a time, and for 20 % of the time, on a machine with a load of 10. An apply holds
     # the proxy for seconds, with a large model for a minute; a hold ends by itself after 120 s by default.
-    limits={"window_s": 60, "share": 0.9, "longest_s": 120, "held_s": 60, "critical_s": 120},
+    limits={"window_s": 60, "share": 0.9, "held_s": 60, "critical_s": 120},
 )
 def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """More requests come than there are slots, so that users wait before their prompt is even looked at; one request is
-    stuck before its prefill; or the proxy is held, by hand or by an apply, and a hold that is renewed lasts.
+    """More requests come than there are slots, so that users wait before their prompt is even looked at; or the proxy
+    is held, by hand or by an apply, and a hold that is renewed lasts.
 
     - the slots panel: are all slots at work, and with what?
     - specdash proxy state
 
-    More slots (LLAMA_PARALLEL), where memory and context per slot allow it; else fewer agents at a time. A request
-    stuck with free slots points to a hung server. A hold that is no longer needed: specdash proxy resume.
+    More slots (LLAMA_PARALLEL), where memory and context per slot allow it; else fewer agents at a time. A hold that is
+    no longer needed: specdash proxy resume.
     """
     window, live, slots = limits["window_s"], _live(scene), scene.picture.backend.slots or ()
     held = scene.picture.wall - live.held_since if live and live.held and live.held_since is not None else 0.0
@@ -486,11 +433,3 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ),
             remedy=remedy if slots and len(reading) == len(slots) else "",
         )
-    elif live is not None and not live.held:
-        stuck = [one for one in scene.picture.proxy.running if one.phase is RequestPhase.WAITING]
-        longest = max((scene.picture.wall - one.started for one in stuck), default=0.0)
-        if longest >= limits["longest_s"]:
-            yield Symptom(
-                f"a request has waited {duration(longest)} without a token of its prompt processed",
-                (("waiting upstream", str(len(stuck))),),
-            )

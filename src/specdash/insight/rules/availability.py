@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.core.readings import ProcessTree
-    from specdash.core.records import Alert
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -35,7 +34,7 @@ _LOST = {
     Source.SLOTS: ("LLAMA_ARG_ENDPOINT_SLOTS", "running requests and the state of drafting"),
 }
 """By endpoint: what switches it on, and what is not seen without it."""
-_CLIENTS = ("upstream_unreachable", "proxy_errors", "clients_leaving", "requests_waiting")
+_CLIENTS = ("upstream_unreachable", "proxy_errors", "requests_waiting")
 """What clients notice of a server that does not answer."""
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
@@ -44,7 +43,7 @@ APPLY_S = 60.0
 @rule(
     "Server is down",
     AlertSeverity.CRITICAL,
-    trial_s=120,
+    in_trials=False,
     clear_after_s=0,
     hold_back=False,
     chart="decode",
@@ -87,35 +86,22 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{summary} at {backend.url}", tuple(evidence), remedy=remedy)
 
 
-def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
-    """It answers again, the same process, which was silent for a moment only and was not stopped."""
-    lasted = scene.picture.wall - alert.since
-    samples = scene.lately(lasted + limits["silent_s"])
-    again = any(start.at >= samples[0].at for start in scene.past.starts.seen)
-    stopped = any(one.process is not None and one.process.stopped for one in samples)
-    answers = alert.severity is AlertSeverity.CRITICAL and scene.is_fresh(Source.HEALTH)
-    if again or stopped or not answers or lasted >= limits["passing_s"]:
-        return ""
-    return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
-
-
 @rule(
     "Server hangs, or is busy for long",
     AlertSeverity.CRITICAL,
-    refute=server_hung_refuted,
-    trial_s=60,
+    in_trials=False,
     clear_after_s=3,
     hold_back=False,
     chart="decode",
     explains=(*_CLIENTS, "slot_hung"),
     # A server that gets no CPU answers late, and one that answers late does not hang.
-    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30, "busy_s": 60},
+    limits={"silent_s": 5, "starved_s": 30, "busy_s": 60},
 )
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
-    debugger), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are taken. Refuted where it
-    was only slow. A warning where only /metrics or /slots do not answer: a long prompt blocks them in builds before
-    b10420; from b10420 on, where they hang for 30 s without a log line, the inference loop is stuck for good.
+    debugger), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are taken. A warning where
+    only /metrics or /slots do not answer: a long prompt blocks them in builds before b10420; from b10420 on, where they
+    hang for 30 s without a log line, the inference loop is stuck for good.
 
     - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
     - nvidia-smi, when it hangs too the driver is the cause
@@ -128,8 +114,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     ages = (scene.source(source).age_s for source in (Source.HEALTH, Source.METRICS))
     silent = min((age for age in ages if age is not None), default=None)
     unheard = silent if silent is not None else scene.now - scene.past.since(0.0)[0].at
-    starved = process is not None and (process.cpu_wait or 0.0) >= limits["cpu_wait"]
-    signs = replace(backend.signs, unheard_s=unheard, cpu_starved=starved)
+    signs = replace(backend.signs, unheard_s=unheard)
     found = of_server(signs, limits)
     late = [one for one in backend.sources if one.failure is FailureKind.TIMEOUT and one.source in _LOST]
     names = " and ".join(f"/{one.source}" for one in late) or "/metrics"
@@ -192,7 +177,7 @@ def _gpu_use(scene: RuleScene) -> str:
     needs=(Source.SLOTS,),
     while_idle=False,
     chart="decode",
-    explains=("clients_leaving", "requests_waiting", "zero_acceptance"),
+    explains=("requests_waiting", "zero_acceptance"),
     limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
 )
 def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -298,8 +283,9 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.CRITICAL,
     clear_after_s=30,
     hold_back=False,
+    in_trials=False,
     explains=(*_CLIENTS, "backend_down", "loading_too_long"),
-    limits={"starts": 3, "seconds": 600},
+    limits={"starts": 3, "window_s": 600},
 )
 def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server has started several times within minutes and ended each time by itself: it crashes while loading or at
@@ -316,14 +302,12 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     starts = [
         start
         for start in scene.past.starts.seen
-        if start.at >= scene.now - limits["seconds"]
-        and not start.on_trial
-        and all(abs(wall - start.wall) > APPLY_S for wall in applied)
+        if start.at >= scene.now - limits["window_s"] and all(abs(wall - start.wall) > APPLY_S for wall in applied)
     ]
     if len(starts) < limits["starts"]:
         return
     yield Symptom(
-        f"it started {len(starts)} times within {duration(limits['seconds'])}",
+        f"it started {len(starts)} times within {duration(limits['window_s'])}",
         (("the last", ", ".join(clock(start.wall) for start in starts[-5:])),),
     )
 

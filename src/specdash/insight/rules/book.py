@@ -34,7 +34,7 @@ FORGOTTEN_AFTER_S = 600.0
 """An alert that could not be judged for so long is over."""
 INTERRUPTED_S = 10.0
 """A symptom that has not lasted long enough yet survives so long without being judged, as at a look that failed."""
-TRIAL_ENDS_S = 5.0
+TRIAL_ENDS_S = 10.0
 """So long after a trial may the restart be seen that ended it."""
 SUBJECTS = 40
 """One rule has at most so many symptoms at a time."""
@@ -43,8 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None:
-    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong, and neither
-    being alerts that were refuted.
+    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong.
 
     One that another active alert explains is a consequence. Among the rest, that wins which stands for the worst alert,
     itself or one that follows from it; then that which explains more, is worse itself, and began first.
@@ -112,8 +111,7 @@ class AlertBook:
         events: list[AlertEvent] = []
         unjudged: list[tuple[str, str]] = []
         is_off = scene.picture.views.drafting.state is Drafting.OFF
-        # Trials come and go, and end nothing.
-        began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
+        began = max((start.at for start in scene.past.starts.seen), default=-inf)
         for rule in self.rules:
             mine, now = self._seen[rule.id], scene.now
             # What was wrong with drafts is over with the server that made them, and when speculation is switched off.
@@ -167,17 +165,15 @@ class AlertBook:
         # As far back as the rule looks; a trial whose process died explains nothing any more.
         looks_back = max(rule.limits.get("window_s", 0.0), TRIAL_ENDS_S)
         is_tried = trial.alive if trial is not None else scene.now - scene.past.starts.tried_at <= looks_back
-        if rule.trial_s != inf or not is_tried:
+        if rule.in_trials or not is_tried:
             return ""
         return trial.words if trial is not None else "settings were tried a moment ago"
 
     def _end(self, rule: Rule, subject: str, scene: RuleScene) -> list[AlertEvent]:
-        """Put an alert away, refuted where what is seen now shows that it was never so."""
+        """Put an alert away."""
         alert = self._seen[rule.id].pop(subject).alert
         if alert is None:
             return []
-        if refuted := rule.refute(scene, rule.limits, alert) if rule.refute is not None else "":
-            alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", refuted)))
         # The clock may have been set back in the meantime.
         ended = replace(alert, ended=max(scene.picture.wall, alert.raised))
         self.past.appendleft(ended)
@@ -190,9 +186,7 @@ def _raise(rule: Rule, mine: dict[str, _Seen], symptom: Symptom, scene: RuleScen
     now, wall = scene.now, scene.picture.wall
     seen = mine.setdefault(symptom.subject, _Seen(now, now))
     seen.last, before = now, seen.alert
-    is_tried = rule.trial_s is not None and now - scene.past.starts.tried_at <= TRIAL_ENDS_S
-    wait_s = max(rule.raise_after_s, rule.trial_s or 0.0) if is_tried else rule.raise_after_s
-    if before is None and now - seen.since < wait_s:
+    if before is None and now - seen.since < rule.raise_after_s:
         return []
     severity = symptom.severity or rule.severity
     if before is None or severity.rank >= before.severity.rank:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specdash.core.readings import Source
 
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
-"""A name in braces in a rule's texts (pid, port, url, folder, upstream); in capitals where its value is not known."""
+"""A name in braces in a rule's texts (pid, port, url, upstream); in capitals where its value is not known."""
 
 
 class Runbook(Struct, frozen=True):
@@ -92,9 +92,9 @@ class Rule(Struct, frozen=True):
     """How long it must be gone."""
     hold_back: bool = True
     """Not judged while the server loads or has just begun, nor within `SETTLE_S` of it."""
-    trial_s: float | None = None
-    """While settings are tried on the server, the symptom must last so long: trials cause it. Infinite: it is not
-    judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
+    in_trials: bool = True
+    """Whether it is judged while settings are tried on the server; where trials cause its symptom it is not, nor for
+    its `window_s` afterwards."""
     of_drafts: bool = False
     """Whether it is about drafts: its alerts are over where the server is seen not to speculate, and when another is
     started, trials apart."""
@@ -110,8 +110,6 @@ class Rule(Struct, frozen=True):
     limits: Limits = field(default_factory=dict)
     enabled: bool = True
     judge: RuleFunction = lambda _scene, _limits: ()
-    refute: Callable[[RuleScene, Limits, Alert], str] | None = None
-    """Why an alert that is over was never so, in words; empty where it was."""
 
 
 _RULES: list[Rule] = []
@@ -154,7 +152,8 @@ def title_of(rule_id: str) -> str:
 def with_user_limits(
     rules: Iterable[Rule], text: str, name: str = "rules.toml", warn: Callable[[str], None] = lambda _: None
 ) -> tuple[Rule, ...]:
-    """The rules with a user's file applied. `warn` hears of each removed rule, which is ignored.
+    """The rules with a user's file applied. `warn` hears of each removed rule and limit, which are
+    ignored.
 
     Raises `InputError` for a malformed file, an unknown rule, field or limit, and a value that cannot be meant.
     """
@@ -174,6 +173,12 @@ def with_user_limits(
             raise InputError(f"{name}: unknown rule [{rule_id}]; {near(rule_id, by_id)}")
         if not isinstance(table, dict):
             raise InputError(f"{name}: {rule_id} wants a table, such as [{rule_id}]")
+        limits = table.get("limits")
+        if isinstance(limits, dict):
+            for limit in [*limits]:
+                if (gone := removed_rule(f"{rule_id} limits.{limit}")) is not None:
+                    warn(f"{name}: {gone}")
+                    del limits[limit]
         by_id[rule_id] = _changed(by_id[rule_id], table, f"{name} [{rule_id}]")
     return tuple(by_id.values())
 

@@ -10,7 +10,8 @@ from msgspec import Struct
 from specdash.core.proxy_events import RequestOutcome
 from specdash.core.readings import ReadingStatus
 from specdash.insight.derive import TOO_BUSY
-from specdash.insight.picture import BackendState, ended_at, is_error
+from specdash.insight.picture import BackendState
+from specdash.insight.request import ended_at, is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
 from specdash.insight.rules.scene import increase
 from specdash.system.text import UNKNOWN

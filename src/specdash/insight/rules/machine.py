@@ -1,6 +1,6 @@
 """The GPU and the host under the server: pure rules.
 
-A server on another machine has another GPU and other memory than those that are seen here; only disks are judged then.
+A server on another machine has another GPU and other memory than those that are seen here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specdash.system.text import MIB, UNKNOWN, duration, number, percent, size, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from specdash.core.readings import Disk, Gpu
+    from specdash.core.readings import Gpu
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
@@ -227,7 +227,7 @@ def memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     hold_back=False,
     raise_after_s=4,
     clear_after_s=5,
-    explains=("server_hung", "slot_hung", "clients_leaving", "proxy_errors", "speculation_hurting"),
+    explains=("server_hung", "slot_hung", "proxy_errors", "speculation_hurting"),
     # One second of five: a sound machine wakes a sleeper within milliseconds. A server whose own threads outnumber the
     # cores is its own cause: others must use a good part.
     limits={"late_s": 1, "window_s": 10, "cpu_wait": 0.4, "others": 0.4},
@@ -264,43 +264,4 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
             f"{percent(others)} of the CPUs",
             (("the server uses", f"{number(process.cpu_cores, 2)} cores"), ("load", load)),
-        )
-
-
-@rule(
-    "Disk nearly full",
-    AlertSeverity.WARNING,
-    hold_back=False,
-    clear_after_s=5,
-    # A small disk that is nearly empty is none, and neither is 10 % of a large one.
-    limits={"free_mib": 512, "share": 0.1, "critical_mib": 64, "files": 100},
-)
-def disk_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A disk that is written to has little room left. A full one loses the server's log, the proxy's events, the record
-    and the backups that a rollback needs.
-
-    - df -h {folder}
-    - du -xh {folder} | sort -h | tail
-
-    Make room; LLAMA_LOG_MAX_MIB bounds the log, history_mb the record.
-    """
-    disks = scene.picture.host.disks if scene.picture.host is not None else ()
-    by_device: dict[object, list[Disk]] = {}
-    for disk in disks:
-        by_device.setdefault(disk.device if disk.device is not None else disk.path, []).append(disk)
-    for disk, *others in by_device.values():
-        no_files = disk.files_left is not None and disk.files_left < limits["files"]
-        is_small = disk.free_bytes < limits["free_mib"] * MIB
-        if not no_files and not (is_small and disk.free_bytes < limits["share"] * disk.total_bytes):
-            continue
-        free = size(disk.free_bytes, exact=True)
-        room = f"only {disk.files_left} files can still be made" if no_files else f"{free} are left"
-        uses = ", ".join(dict.fromkeys(item.use for item in (disk, *others)))
-        is_critical = disk.files_left == 0 or disk.free_bytes < limits["critical_mib"] * MIB
-        yield Symptom(
-            f"{room} on the disk of {disk.path} ({uses})",
-            (("free", f"{free} of {size(disk.total_bytes)}"),),
-            subject=disk.path,
-            severity=AlertSeverity.CRITICAL if is_critical else None,
-            names=(("folder", disk.path),),
         )

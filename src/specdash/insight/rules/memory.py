@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.records import AlertSeverity, Symptom
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specdash.insight.proxy.read_again import ReadAgain
-    from specdash.insight.request import ServedRequest
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -29,7 +27,7 @@ DEFAULT_CHECKPOINTS = 32
 @rule(
     "find_slot storm",
     AlertSeverity.WARNING,
-    trial_s=inf,
+    in_trials=False,
     clear_after_s=60,
     chart="warnings",
     # 6000 lines are about 1 MB. One batch alone prints several.
@@ -66,7 +64,7 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Out of memory",
     AlertSeverity.CRITICAL,
-    trial_s=inf,
+    in_trials=False,
     hold_back=False,
     explains=("backend_down", "crash_loop"),
     limits={"window_s": 600},
@@ -111,12 +109,11 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Prompts are read again and again",
     AlertSeverity.WARNING,
-    trial_s=inf,
+    in_trials=False,
     clear_after_s=60,
     chart="prefill",
-    # Single ones are edits and compactions. Less than 256 tokens are read in no time. Without sessions the log shows
-    # takeovers alone: nine of ten, twelve at least.
-    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256, "takeovers": 12, "takeovers_share": 0.9},
+    # Single ones are edits and compactions. Less than 256 tokens are read in no time.
+    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256},
 )
 def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Turns read again what had been read before: time to first token grows with the whole conversation. The proxy's
@@ -146,20 +143,6 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         of = sum(not session or turn.session == session for turn in turns)
         if len(ones) >= limits["times"] and len(ones) >= limits["share"] * of:
             yield _read_again(scene, session, ones, of, len(begun) - 1)
-    long = [turn for turn in turns if _length(turn) >= limits["tokens"] and turn.selected and not turn.session]
-    taken = [turn for turn in long if turn.selected == "lru" and 2 * (turn.processed_tokens or 0) >= _length(turn)]
-    if not found and len(taken) >= limits["takeovers"] and len(taken) >= limits["takeovers_share"] * len(long):
-        tokens = sum(turn.processed_tokens or 0 for turn in taken)
-        yield Symptom(
-            f"{len(taken)} of {len(long)} prompts took the slot unused longest and were read from their start, "
-            f"{tokens} tokens; if these are turns of conversations, there are more of them than slots",
-            (("tokens", str(tokens)), ("slots", str(len(scene.picture.backend.slots or ())))),
-            severity=AlertSeverity.NOTICE,
-        )
-
-
-def _length(request: ServedRequest) -> int:
-    return request.prompt_tokens or request.processed_tokens or 0
 
 
 def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: int, sessions: int) -> Symptom:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from specdash.core.readings import ProcessTree
     from specdash.insight.picture import Picture
-    from specdash.insight.request import Samples
 
 KEEP_S = 900.0
 """No rule looks further back."""
@@ -30,9 +29,6 @@ ONE_START_S = 30.0
 """Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
 CONFIRMED_S = 4.0
 """A process at the port is the server's when it stays up for so long with it."""
-TRIAL_SEEN_S = CONFIRMED_S + 3.0
-"""So long after a trial its last restart, which put the settings from before back, may still be seen; longer where its
-process is seen to have begun before the trial's end."""
 _UP = frozenset(
     {BackendState.LIVE, BackendState.BUSY, BackendState.WEDGED, BackendState.LOADING, BackendState.RESTARTED}
 )
@@ -67,11 +63,10 @@ class PictureSample(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """One start, at monotonic time `at` and Unix time `wall`; `on_trial` is a restart by which settings are tried."""
+    """One start, at monotonic time `at` and Unix time `wall`."""
 
     at: float
     wall: float
-    on_trial: bool = False
 
 
 class Starts:
@@ -84,7 +79,7 @@ class Starts:
         """The process that was seen last while the server was up."""
         self.was_up = False
         """Whether it was ever seen up."""
-        self.tried_at = self._tried_wall = float("-inf")
+        self.tried_at = float("-inf")
         """When settings were tried on it last."""
         self._newcomer: tuple[int, float] | None = None
         """Another process at the port, and since when."""
@@ -95,7 +90,7 @@ class Starts:
         """Take in the sample of this moment."""
         before, self._state = self._state, sample.state
         if sample.on_trial:
-            self.tried_at, self._tried_wall = sample.at, sample.wall
+            self.tried_at = sample.at
         if sample.state not in _UP:
             self._was_down = self._was_down or sample.state is BackendState.DOWN
             self._newcomer = None
@@ -115,10 +110,7 @@ class Starts:
             loads = sample.state is BackendState.LOADING and before in _UP
             is_new = is_new or loads or sample.state is BackendState.RESTARTED
         if self._was_down or (is_new and (not self.seen or sample.at - self.seen[-1].at > ONE_START_S)):
-            # Or it is new here and from the time of the last trial, however late it was seen.
-            began = process.started_wall if process is not None and process.pid != owner else None
-            on_trial = sample.at - self.tried_at <= TRIAL_SEEN_S or (began is not None and began <= self._tried_wall)
-            self.seen.append(Start(sample.at, sample.wall, on_trial))
+            self.seen.append(Start(sample.at, sample.wall))
         self.was_up, self._was_down = True, False
 
 
@@ -177,8 +169,6 @@ class RuleScene(Struct, frozen=True):
 
     picture: Picture
     past: PictureHistory
-    samples: Samples
-    """Finished requests, of the log and of the proxy's events."""
 
     @property
     def now(self) -> float:

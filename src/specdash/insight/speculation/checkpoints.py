@@ -8,8 +8,9 @@ from msgspec.structs import asdict
 
 from specdash.core.readings import Source
 from specdash.core.speculation import MemoryKind, Rollback, rollback
+from specdash.insight.log.counter_log import decoded
 from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
-from specdash.insight.speculation import acceptance, speculation
+from specdash.insight.speculation import speculation
 from specdash.system.text import percent
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _figures(
     state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None
 ) -> ReplayFigures:
     drafts_each_step = all(item.reads_draft_model for item in speculation.chain_of(state))
-    totals = acceptance.decoded(*counted) if counted is not None else None
+    totals = decoded(*counted) if counted is not None else None
     if totals is not None and not 0 < (totals[2].steps or 0) <= totals[0] - totals[2].accepted:
         totals = None
     if not steps.calls:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.readings import Source
-from specdash.core.speculation import PUBLISHED, Rollback, spec_type
-from specdash.insight.picture import Basis, DrafterPicture, PositionBin
+from specdash.core.speculation import PUBLISHED, Rollback
+from specdash.insight.log.counter_log import between
+from specdash.insight.picture import Basis, DrafterPicture
 from specdash.insight.request import NO_DRAFTS, DraftTally
-from specdash.insight.speculation import acceptance, speculation
+from specdash.insight.speculation import speculation
 from specdash.insight.speculation.drafting import unseen
 from specdash.insight.speedup.estimate import draft_costs_of
 from specdash.insight.speedup.speedup import verify_costs_of
-from specdash.insight.speedup.verdict import WITHOUT, advice
-from specdash.system.text import ordinal, percent
+from specdash.insight.speedup.verdict import advice
+from specdash.system.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,12 +75,6 @@ def survival(per_position: Sequence[float], length: int) -> tuple[float, ...]:
     return tuple(shares)
 
 
-def hazards(shares: Sequence[float]) -> tuple[float, ...]:
-    """How often a position is accepted when the one before it was."""
-    before = (1.0, *shares)
-    return tuple(share / last if last > 0 else 0.0 for share, last in zip(shares, before, strict=False))
-
-
 def replayed(shares: Sequence[float], length: int) -> Round:
     """A step with drafts of `length` tokens, where drafts of `len(shares)` tokens were accepted with `shares`."""
     longest = len(shares)
@@ -97,7 +91,8 @@ def replayed(shares: Sequence[float], length: int) -> Round:
     weight = bounds[longest]
     full, left = divmod(longest, length + 1)
     tokens += weight * (longest + 1)
-    goes_on = hazards(shares)[-1] if left < length else 1.0
+    before = bounds[longest - 1]
+    goes_on = (weight / before if before > 0 else 0.0) if left < length else 1.0
     # A run that goes on shares its last step with the run after it.
     steps += weight * (full + (1.0 - goes_on) + goes_on * (left + 1) / (length + 1))
     rejecting += weight * (1.0 - goes_on)
@@ -135,12 +130,6 @@ ENOUGH_STEPS = 20
 """Verification steps below which no draft length is recommended."""
 LONGEST = 64
 """Positions looked at."""
-SINGLE = 16
-"""So many positions are shown one by one."""
-LEAST_GAIN = 0.02
-"""Two starts of one configuration differ by as much."""
-HEAVY = 0.5
-"""Share of draft tokens rejected from which n-gram drafts are called too long."""
 _REDUCED = {
     "draft_clamped": re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)"),
     "synth_limit_reduced": re.compile(r"reduced from (\d+) to (\d+)"),
@@ -180,7 +169,6 @@ def derive(
         per_position=own.positions,
         per_position_basis=own.basis,
         of_chain=own.of_chain,
-        bins=bins(own.positions),
         steps=own.drafts.steps or None,
         references=tuple(known for known in PUBLISHED if known.type == main.name),
         acceptance=own.drafts.acceptance,
@@ -190,22 +178,19 @@ def derive(
     shares = survival(own.positions, length) if own.positions else ()
     drafted = own.drafts.drafted / own.drafts.steps if own.drafts.steps else float(length)
     if length and drafted > 0:
-        is_longest = main.block_margin is not None and effective == main.longest_draft(block)
         found = _with_costs(found, main, paying, (shares, drafted, length), verify_costs_of(state)[1], way)
-        found = replace(found, longer_gain=None) if is_longest else found
     if off:
         return replace(found, verdict="It does not speculate.")
     # The sentence gives the advice that the verdict gives, and no other.
-    _, _, fix = advice(paying, found)
+    words, _, fix = advice(paying, found)
     advised = next((int(value) for key, value in fix if key == "LLAMA_DRAFT_MAX" and value), None)
-    words = verdict_of(found, shares, drafted, none_pays=fix == WITHOUT, unseen=unseen(state))
-    return replace(found, advised_length=advised, verdict=words)
+    return replace(found, advised_length=advised, verdict=verdict_of(found, words, unseen(state)))
 
 
 def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType, ...], main: SpecType) -> _Own:
     """The drafter's figures: of the window, else since the start; its own in a chain, where the log has them."""
     if len(chain) > 1:
-        figures = next((figure for figure in state.log.drafting.figures() if figure.type == main.name), None)
+        figures = next((figure for figure in state.log.by_type if figure.type == main.name), None)
         # Where checkpoints are restored, these count replays too.
         if figures is not None and figures.drafts_generated and not state.log.step_totals.total.replays:
             return _Own(
@@ -218,7 +203,7 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
     if scrape is not None and scrape.counters.verification_steps is not None:
         length = len(scrape.counters.accepted_per_position or ()) or None
         counted = (state.window(now, window_s), state.counters.life)
-        drafts = [acceptance.between(*bounds) or NO_DRAFTS if bounds is not None else NO_DRAFTS for bounds in counted]
+        drafts = [between(*bounds) or NO_DRAFTS if bounds is not None else NO_DRAFTS for bounds in counted]
     for basis, done in zip(("window", "lifetime"), drafts, strict=True):
         if done.steps and done.drafted:
             return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
@@ -252,16 +237,6 @@ def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
             words.append(f"{asked} asked, {limit} drafted: {why}")
             limits.append(int(limit))
     return tuple(words), tuple(limits)
-
-
-def bins(positions: tuple[float, ...]) -> tuple[PositionBin, ...]:
-    """The positions one by one while they are few, else 0, 1, 2, 3, 4 to 7, 8 to 15, …"""
-    count = len(positions)
-    doubling = [0, 1, 2, 3, *(2**power for power in range(2, 32))]
-    bounds = range(count + 1) if count <= SINGLE else [*(first for first in doubling if first < count), count]
-    return tuple(
-        PositionBin(first, last - 1, sum(positions[first:last]) / (last - first)) for first, last in pairwise(bounds)
-    )
 
 
 def _with_costs(
@@ -299,38 +274,24 @@ def _with_costs(
         return found
     step = call * (1.0 + again)
     draft = assumed.draft_block + assumed.draft_token * drafted
-    draft = draft if paying.draft_share is None else paying.draft_share * step
     costs = fitted(step, drafted, done, draft, is_block=is_block, replays=replays)
     rates = speeds(shares, drafted, costs)
     best = max(range(len(rates)), key=lambda place: rates[place])
-    longer = speeds((*shares, shares[-1] * hazards(shares)[-1]), drafted + 1.0, costs)
-    return replace(
-        found, best_length=best + 1, best_gain=rates[best] / rates[-1] - 1.0, longer_gain=longer[-1] / longer[-2] - 1.0
-    )
+    return replace(found, best_length=best + 1, best_gain=rates[best] / rates[-1] - 1.0)
 
 
 def _words(paying: SpeedUpPicture, assumed: StepCosts) -> str:
     """What the cost of a step rests on."""
-    is_known = paying.break_even_length is not None
-    if is_known and paying.basis is Basis.MEASURED:
+    if paying.break_even_length is not None and paying.basis is Basis.MEASURED:
         return "measured"
     verify = f"verifying a draft token costs {assumed.verify_token:.2g} of a decode"
-    if is_known and paying.draft_share is not None:
-        return f"drafting measured; assumed: {verify}"
     if assumed.draft_block:
         return f"assumed: {verify}, drafting a block {assumed.draft_block:.2g}"
     return f"assumed: {verify}, drafting one {assumed.draft_token:.2g}"
 
 
-def verdict_of(
-    found: DrafterPicture,
-    shares: Sequence[float] = (),
-    drafted: float = 0.0,
-    *,
-    none_pays: bool = False,
-    unseen: str = "",
-) -> str:
-    """One sentence. `none_pays` where the advice is to draft nothing; `unseen` is what is missing to see drafts."""
+def verdict_of(found: DrafterPicture, advised: str = "", unseen: str = "") -> str:
+    """One sentence. `advised` is what would be faster, and `unseen` what is missing to see drafts."""
     if found.acceptance is None:
         return f"Drafts cannot be seen: it needs {unseen}." if unseen else "No draft was verified yet."
     if found.acceptance == 0.0:
@@ -343,29 +304,6 @@ def verdict_of(
         words += f", {'' if measured else 'about '}{needed} needed to pay"
     elif found.break_even_length is not None:
         words += "; drafts of this length cost more than they save even when every token is accepted"
-    length = _length(found, shares, drafted, none_pays=none_pays)
     # Even with a measured baseline the cost of other lengths is a straight line through two points.
-    guessed = bool(length) and (found.best_length is not None or not measured)
-    return f"{words}{'; ' if length else ''}{length}{' (estimate)' if guessed else ''}."
-
-
-def _length(found: DrafterPicture, shares: Sequence[float], drafted: float, *, none_pays: bool) -> str:
-    """What another draft length would do."""
-    longest, best, gain = len(shares) or found.effective_length, found.best_length, found.best_gain
-    if none_pays and longest:
-        return f"no draft length up to {longest} would pay"
-    if best is None or gain is None:
-        accepted = (found.mean_accepted_length or 1.0) - 1.0
-        is_ngram = (kind := spec_type(found.type or "")) is not None and not kind.reads_draft_model
-        if is_ngram and not found.of_chain and drafted > 0 and accepted / drafted <= 1.0 - HEAVY:
-            return f"of {drafted:.0f} tokens a draft {accepted:.1f} are used: shorter ones would waste less"
-        return ""
-    if best < len(shares) and gain >= LEAST_GAIN:
-        return (
-            f"the {ordinal(best + 1)} draft token is accepted in {percent(shares[best], bounded=True)} of steps: "
-            f"a draft length of {best} would be {percent(gain)} faster"
-        )
-    if (found.longer_gain or 0.0) >= LEAST_GAIN:
-        last = percent(shares[-1], bounded=True)
-        return f"the {ordinal(len(shares))} draft token is still accepted in {last} of steps: try longer"
-    return f"no shorter draft would be faster than {longest}"
+    guessed = bool(advised) and (found.best_length is not None or not measured)
+    return f"{words}{'; ' if advised else ''}{advised}{' (estimate)' if guessed else ''}."

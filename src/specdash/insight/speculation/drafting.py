@@ -16,9 +16,9 @@ from specdash.core.masking import flags_of, speculation
 from specdash.core.readings import FailureKind, HealthStatus, Source
 from specdash.core.records import SEE_LOG, Drafting, unexplained
 from specdash.core.speculation import NO_SPECULATION
+from specdash.insight.log.counter_log import between
 from specdash.insight.picture import DraftingPicture
 from specdash.insight.request import NO_DRAFTS
-from specdash.insight.speculation.acceptance import between
 from specdash.llama.start_failures import StartFailure, explain, unspoken
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.speculation import spec_type
+from specdash.insight.log.counter_log import between, resolution
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
-from specdash.insight.speculation import acceptance
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     counters = scrape.counters if scrape else None
     drafted = _window(state, now, window_s)
     life = state.counters.life
-    lifetime = acceptance.between(*life) if life is not None else None
+    lifetime = between(*life) if life is not None else None
     bounds = state.window(now, window_s)
-    counted = acceptance.between(*bounds) if bounds is not None else None
+    counted = between(*bounds) if bounds is not None else None
     lengths = drafted[0] if drafted is not None and drafted[0].steps else lifetime
     active = is_active(state)
     warnings = (storm.seen for storm in state.log.storms.newest_first)
@@ -64,10 +64,10 @@ def _window(state: TargetState, now: float, window_s: float, *, held: bool = Fal
     exact = state.log.requests_exact.since(now - window_s)
     logged = (exact, Source.LOG) if exact.drafted else None
     bounds = state.counters.window(now, window_s)
-    counted = acceptance.between(*bounds) if bounds is not None else None
+    counted = between(*bounds) if bounds is not None else None
     if bounds is None or counted is None:
         return logged
-    error = acceptance.resolution(bounds[1].counters.draft_tokens) / max(counted.drafted, 1.0)
+    error = resolution(bounds[1].counters.draft_tokens) / max(counted.drafted, 1.0)
     rounded = (bounds[1].counters.draft_tokens or 0.0) >= 1e6 and error > COUNTER_ERROR
     stale = not held and state.totals_stale_s(now) is not None
     return logged if logged is not None and (rounded or stale) else (counted, Source.METRICS)

@@ -14,7 +14,7 @@ from specdash.core.records import BaselineMethod
 from specdash.system.stats import Z_95
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from specdash.core.changes import ApplyRecord
     from specdash.core.records import Baseline
@@ -27,7 +27,7 @@ DRIFT = 0.01
 """Standard deviation of the speed of one start over an hour; it grows with the root of the time."""
 MOST_DRIFT = 0.03
 NEAR = 0.15
-"""So far outside of the recorded concurrencies a request may be."""
+"""So far outside of the recorded concurrencies the requests at a time may be."""
 _LEAST_SHARE = 0.5
 """Of the shortest context's time: no empty context is faster."""
 _BUILD = re.compile(r"b\d+-")
@@ -150,31 +150,24 @@ class Reference:
         alone = (baseline for baseline in self.baselines if baseline.concurrency == self.concurrencies[0])
         return min(alone, key=lambda baseline: abs(log((baseline.middle + 64) / (context + 64))))
 
-    def at(self, context: float, concurrency: int) -> float | None:
-        """A token's seconds at this context, with `concurrency` requests decoding; None where none near was recorded.
+    def at(self, context: float, concurrency: float) -> float | None:
+        """A token's seconds at this context, with so many requests decoding at a time; None where none near was
+        recorded.
 
         `context` counts the tokens halfway through the answer.
         """
         counts = self.concurrencies
-        if context > self.reach or not counts[0] <= concurrency <= counts[-1]:
+        count = min(max(concurrency, counts[0]), counts[-1])
+        if context > self.reach or abs(count - concurrency) > NEAR:
             return None
-        place = bisect_left(counts, concurrency)
+        place = bisect_left(counts, count)
         upper = _on_line(self._lines[counts[place]], context)
-        if counts[place] == concurrency:
+        if counts[place] == count:
             return upper
         lower = _on_line(self._lines[counts[place - 1]], context)
         if upper is None or lower is None:
             return None
-        return lower + (upper - lower) * (concurrency - counts[place - 1]) / (counts[place] - counts[place - 1])
-
-    def over(self, context: float, profile: Mapping[int, float]) -> float | None:
-        """A token's seconds for a request that spent these seconds beside so many others (itself included)."""
-        found = [(seconds, self.at(context, count)) for count, seconds in profile.items()]
-        known = sum(seconds for seconds, each in found if each is not None)
-        tokens = sum(seconds / each for seconds, each in found if each is not None)
-        if tokens <= 0 or sum(profile.values()) - known > NEAR * sum(profile.values()):
-            return None
-        return known / tokens
+        return lower + (upper - lower) * (count - counts[place - 1]) / (counts[place] - counts[place - 1])
 
 
 def _on_line(points: Sequence[tuple[float, float]], context: float) -> float | None:

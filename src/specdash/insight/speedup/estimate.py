@@ -1,12 +1,11 @@
 """The arithmetic of the speed-up: what requests did, what they would have taken, and where it breaks even. Pure.
 
-The estimate is Leviathan et al. 2023 (arXiv 2211.17192): tokens per step over the cost of a step, with the parts of
-that cost measured where the log has them, and bounded where it does not. Method and limits: docs/speedup.md.
+The estimate is Leviathan et al. 2023 (arXiv 2211.17192): tokens per step over the cost of a step, whose parts
+are bounded. Method and limits: docs/speedup.md.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ VERIFY_COSTS_ANYWHERE = (0.01, 0.5, 1.5)
 """The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.24 for the
 demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
 DRAFT_COSTS = (0.02, 0.1, 0.4)
-"""What a draft model adds a token, likewise, where the log does not tell. Least: one layer of a model of fifty."""
+"""What a draft model adds a token, likewise. Least: one layer of a model of fifty."""
 BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
 """What a draft of one block costs, however long it is. Usual: what the published break-even of about 25 % at block size
 16 leaves (marksverdhei/llama.cpp#53), when verifying a token costs 0.2."""
@@ -39,12 +38,11 @@ BLOCKS = 24
 """More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
 RESAMPLES = 800
 """Enough for bounds that are drawn with two decimals, and recomputed with every request."""
-_MOST_SHARE = 0.95
 _MICRO = 1e6
 
 
 def draft_costs_of(types: Sequence[SpecType], drafted_per_step: float) -> tuple[float, ...]:
-    """What a draft token may cost where the log does not tell, for drafts of that many tokens by such types."""
+    """What a draft token may cost, for drafts of that many tokens by such types."""
     if types and not any(kind.reads_draft_model for kind in types):
         return (0.0, 0.0, 0.0)
     if any(kind.block_margin is not None for kind in types):
@@ -104,7 +102,9 @@ class Pair(Struct, frozen=True):
 def compared(pairs: Sequence[Pair], deviation: float) -> Interval:
     """The speed-up over requests in the order in which they ran: the time that all would have taken over the time that
     they took. `deviation` is that of the baseline's logarithm."""
-    blocks = _blocks([(pair.without, pair.took) for pair in pairs])
+    count = min(len(pairs), BLOCKS)
+    parts = [pairs[at * len(pairs) // count : (at + 1) * len(pairs) // count] for at in range(count)]
+    blocks = [(sum(pair.without for pair in part), sum(pair.took for pair in part)) for part in parts]
     found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
     # One baseline is behind many requests, so its error does not average out.
     value = max(found.value, 1e-9)
@@ -113,33 +113,20 @@ def compared(pairs: Sequence[Pair], deviation: float) -> Interval:
     return Interval(value, value * exp(-low), value * exp(high))
 
 
-def _blocks(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    if len(pairs) <= BLOCKS:
-        return list(pairs)
-    bounds = [round(index * len(pairs) / BLOCKS) for index in range(BLOCKS + 1)]
-    parts = [pairs[first:last] for first, last in pairwise(bounds)]
-    return [(sum(a for a, _ in part), sum(b for _, b in part)) for part in parts]
-
-
 def leviathan(
     length: float,
     drafted_per_step: float,
-    draft_share: float | None,
     verify_costs: tuple[float, ...] = VERIFY_COSTS,
     draft_costs: tuple[float, ...] = DRAFT_COSTS,
 ) -> Interval:
     """The speed-up of steps that bring `length` tokens and verify `drafted_per_step` draft tokens.
 
-    `draft_share` is the share of decode time that goes into drafting; where it is None, `draft_costs` bound what each
-    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds.
+    `draft_costs` bound what each draft token costs, as shares of a token's decode, and `verify_costs` what verifying
+    one adds.
     """
+    costs = zip(verify_costs, draft_costs, strict=True)
     drafted = max(drafted_per_step, 0.0)
-    if draft_share is not None:
-        kept = 1 - min(max(draft_share, 0.0), _MOST_SHARE)
-        best, usual, worst = (length * kept / (1 + cost * drafted) for cost in verify_costs)
-    else:
-        costs = zip(verify_costs, draft_costs, strict=True)
-        best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
+    best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
     return Interval(usual, worst, best)
 
 

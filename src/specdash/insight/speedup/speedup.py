@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import islice, pairwise
+from itertools import islice
 from math import exp, inf, log, sqrt
 from operator import itemgetter
 from pathlib import PurePath
@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
+from specdash.insight.log.counter_log import decoded
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import DraftTally
 from specdash.insight.speculation import speculation
-from specdash.insight.speculation.acceptance import decoded
 from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
     VERIFY_COSTS,
@@ -32,7 +32,7 @@ from specdash.insight.speedup.estimate import (
     sampled,
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
-from specdash.system.stats import Z_95, Interval, ratio
+from specdash.system.stats import Z_95, Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,30 +44,19 @@ if TYPE_CHECKING:
 
 PREFILL_SHARE = 0.1
 """A request whose decode ran beside other prompts' prefill for more of its time shows nothing of decode."""
-TOUCH_S = 0.02
-"""Requests that follow each other overlap by so much in a log that is dated to the millisecond."""
 
 
-def beside(sample: ServedRequest, every: Sequence[ServedRequest]) -> tuple[dict[int, float], float]:
-    """Seconds of its decode by how many of `every` decoded then (itself included), and the share of it during which
-    others were in prefill."""
+def beside(sample: ServedRequest, every: Sequence[ServedRequest]) -> tuple[float, float]:
+    """How many of `every` decoded at a time during its decode, itself included, and the share of it during which others
+    were in prefill."""
     start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
-    edges, filled = [(start, 1), (end, -1)], 0.0
+    shared = filled = 0.0
     for other in every:
-        if other is sample or other.ended <= start or other.began >= end:
-            continue
-        first = other.ended - (other.decode_s or 0.0)
-        left, right = max(start, first), min(end, other.ended)
-        if right - left > TOUCH_S:
-            edges += [(left, 1), (right, -1)]
-        filled += max(0.0, min(end, first) - max(start, other.began))
-    seconds: dict[int, float] = {}
-    count = 0
-    for (at, change), (later, _) in pairwise(sorted(edges)):
-        count += change
-        if later - at > 1e-6:
-            seconds[count] = seconds.get(count, 0.0) + later - at
-    return seconds, min(1.0, filled / (end - start or inf))
+        if other is not sample and other.ended > start and other.began < end:
+            first = other.ended - (other.decode_s or 0.0)
+            shared += max(0.0, min(end, other.ended) - max(start, first))
+            filled += max(0.0, min(end, first) - max(start, other.began))
+    return 1.0 + shared / (end - start or inf), min(1.0, filled / (end - start or inf))
 
 
 HELD_S = 1800.0
@@ -101,16 +90,13 @@ class _Pool(Struct, frozen=True):
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeedUpPicture:
     """The speed-up part of the picture. The caller holds the state's lock; `now` and `wall` are one moment."""
-    drafting = state.log.drafting
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
     pool = _pool(state, now, wall, window_s)
-    is_full = len(pool.chosen) == MOST
-    cost = drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s)
     samples, chosen = state.experiments.samples, pool.chosen
     key = (
         samples,
-        (samples.version, cost) if len(chosen) < HELD_REQUESTS else int(chosen[-1].ended / EVERY_S),
+        samples.version if len(chosen) < HELD_REQUESTS else int(chosen[-1].ended / EVERY_S),
         int(chosen[0].ended / EVERY_S) if chosen else _counted(state, now, window_s),
         pool.held,
         state.baselines,
@@ -119,8 +105,9 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         # What is known of a speed grows less sure by the minute.
         int(wall / 60.0),
     )
-    picture = state.memo.once(("speedup", window_s), key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
-    return replace(picture, by_type=drafting.figures())
+    if window_s not in state.speedups or state.speedups[window_s][0] != key:
+        state.speedups[window_s] = key, _picture(state, pool, (now, wall, window_s))
+    return replace(state.speedups[window_s][1], by_type=state.log.by_type)
 
 
 def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool:
@@ -151,19 +138,19 @@ def _started(state: TargetState, now: float, wall: float) -> float:
     return max([*restarts[-1:], *([wall - uptime] if uptime is not None else [])], default=-inf)
 
 
-def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
+def _picture(state: TargetState, pool: _Pool, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
-    rows: list[tuple[ServedRequest, dict[int, float], Pair | None]] = []
+    rows: list[tuple[ServedRequest, float, Pair | None]] = []
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
     reference = Reference(baselines, wall, started if started > -inf else inf) if baselines else None
     looks = [(at + wall - now, busy) for at, busy in state.busy_slots]
     for sample in pool.chosen:
-        profile, filled = beside(sample, pool.every)
-        is_fair = reference is not None and filled <= PREFILL_SHARE and not _is_unseen(looks, sample, profile)
-        rows.append((sample, profile, _pair(reference, sample, profile) if reference is not None and is_fair else None))
+        count, filled = beside(sample, pool.every)
+        is_fair = reference is not None and filled <= PREFILL_SHARE and not _is_unseen(looks, sample, count)
+        rows.append((sample, count, _pair(reference, sample, count) if reference is not None and is_fair else None))
     if reference is not None:
-        why_not = why_not or _why_uncovered(reference, pool, [profile for _, profile, _ in rows])
+        why_not = why_not or _why_uncovered(reference, pool, sorted(count for _, count, _ in rows))
     covered = [row for row in rows if row[2] is not None]
     pairs = [pair for _, _, pair in covered if pair is not None]
     most = MOST_GAIN * (effort_of([sample for sample, _, _ in covered]).length or inf)
@@ -175,16 +162,15 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     effort = effort_of(samples) if samples else _counted(state, now, window_s)
     if effort is None:
         return SpeedUpPicture()
-    share = _draft_share(state, effort, cost, _mean_count([profile for _, profile, _ in about]))
     if covered and reference is not None:
         picture = _measured(pairs, samples, reference, len(rows) - len(covered), held=pool.held)
     else:
         costs = verify_costs_of(state), draft_costs_of(speculation.chain_of(state), effort.drafted_per_step)
-        picture = _estimated(effort, share, why_not, costs)
+        picture = _estimated(effort, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
-    return replace(picture, mean_accepted_length=effort.length, draft_share=share)
+    return replace(picture, mean_accepted_length=effort.length)
 
 
 def _measured(
@@ -224,13 +210,12 @@ def _measured(
 
 
 def _estimated(
-    effort: DecodeTotals, share: float | None, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
+    effort: DecodeTotals, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
-    found = leviathan(effort.length, effort.drafted_per_step, share, *costs)
-    how = "from tokens per step"
-    how += " and the time spent drafting" if share is not None else "; what drafting costs is assumed"
+    found = leviathan(effort.length, effort.drafted_per_step, *costs)
+    how = "from tokens per step; what drafting costs is assumed"
     how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
     found = sampled(found, effort)
     verdict = _verdict(found)
@@ -263,8 +248,8 @@ def _middle(sample: ServedRequest) -> float:
     return (sample.prompt_tokens or 0) + (sample.decode_tokens or 0) / 2
 
 
-def _pair(reference: Reference, sample: ServedRequest, profile: dict[int, float]) -> Pair | None:
-    seconds = reference.over(_middle(sample), profile) if sample.prompt_tokens is not None else None
+def _pair(reference: Reference, sample: ServedRequest, at_once: float) -> Pair | None:
+    seconds = reference.at(_middle(sample), at_once) if sample.prompt_tokens is not None else None
     if seconds is None or not sample.decode_s:
         return None
     return Pair(seconds * ((sample.decode_tokens or 1) - 1), sample.decode_s)
@@ -285,10 +270,9 @@ def _words(reference: Reference) -> str:
     return f"the baseline (context {spans} tokens, {at_once} at once; {source})"
 
 
-def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[dict[int, float]]) -> str:
+def _why_uncovered(reference: Reference, pool: _Pool, counts: Sequence[float]) -> str:
     """Why no request could be compared with the baselines there are."""
-    counts = sorted(max(profile, key=lambda count: profile[count]) for profile in profiles if profile)
-    usual = counts[len(counts) // 2] if counts else 1
+    usual = round(counts[len(counts) // 2]) if counts else 1
     recorded, contexts = reference.concurrencies, [_middle(sample) for sample in pool.chosen] or [0.0]
     if not recorded[0] <= usual <= recorded[-1]:
         return f"requests ran {usual} at once, and no baseline was recorded so; {RECORD} --concurrency {usual}"
@@ -299,25 +283,12 @@ def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[dict[in
     return "prompts of others, or requests that have not ended, ran beside all of them"
 
 
-def _is_unseen(looks: Sequence[tuple[float, int]], sample: ServedRequest, profile: dict[int, float]) -> bool:
+def _is_unseen(looks: Sequence[tuple[float, int]], sample: ServedRequest, at_once: float) -> bool:
     """Whether others ran beside it that no sample shows: cancelled ones, and those still running. `looks` are how
     many slots were at work, by Unix time."""
     first = bisect_left(looks, sample.ended - (sample.decode_s or 0.0), key=itemgetter(0))
     busy = [count for _, count in islice(looks, first, bisect_right(looks, sample.ended, key=itemgetter(0)))]
-    return len(busy) >= 2 and sum(busy) / len(busy) > (_mean_count([profile]) or 1.0) + 0.5
-
-
-def _mean_count(profiles: Sequence[dict[int, float]]) -> float | None:
-    return ratio((count * span, span) for profile in profiles for count, span in profile.items())
-
-
-def _draft_share(state: TargetState, effort: DecodeTotals, cost: float | None, beside: float | None) -> float | None:
-    """Share of decode time that went into drafting. All slots wait while one drafts."""
-    if cost is not None and effort.seconds > 0 and beside is not None:
-        return min(0.95, cost * effort.drafts.drafted * beside / effort.seconds)
-    chain = speculation.chain_of(state)
-    # A look into a table of n-grams costs microseconds.
-    return 0.0 if chain and not any(item.reads_draft_model for item in chain) else None
+    return len(busy) >= 2 and sum(busy) / len(busy) > at_once + 0.5
 
 
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:

@@ -226,21 +226,17 @@ def advice(speedup: SpeedUpPicture, drafter: DrafterPicture) -> tuple[str, float
     """What would be faster: in words, by how much, and its settings; nothing where no change is known to pay.
 
     The one home of an advice on drafting, for the verdict, the drafter's sentence and alerts: no speculation where it
-    costs, a shorter draft, or one token more where the last one is still accepted; whichever gains most.
+    costs, or a shorter draft; whichever gains most.
     """
     length, gain, now = drafter.best_length, drafter.best_gain, drafter.effective_length
     costs = kind_of(speedup) is VerdictKind.COSTS and speedup.value is not None and speedup.value > 0
     without = 1 / (speedup.value or 1.0) - 1 if costs else 0.0
     shorter = gain if length is not None and gain is not None and (now is None or length < now) else 0.0
-    longer = drafter.longer_gain or 0.0 if now is not None and not costs else 0.0
     if costs and without >= shorter:
         return f"without speculation it would be {percent(without)} faster", without, WITHOUT
     if shorter >= WORTH:
         words = f"draft length {length} would be {percent(shorter)} faster"
         return words, shorter, (("LLAMA_DRAFT_MAX", str(length)),)
-    if longer >= WORTH:
-        words = f"draft length {(now or 0) + 1} may be {percent(longer)} faster"
-        return words, longer, (("LLAMA_DRAFT_MAX", str((now or 0) + 1)),)
     return "", None, ()
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.readings import ReadingStatus
-from specdash.insight.picture import NAME_PROXY, acceptance, cache_share, ended_how, is_error, prefill_progress
+from specdash.insight.picture import NAME_PROXY
 from specdash.insight.proxy.read_again import read_again
-from specdash.insight.request import of_event
+from specdash.insight.request import acceptance, cache_share, ended_how, is_error, of_event, prefill_progress
 from specdash.system.stats import share
 from specdash.system.text import (
     UNKNOWN,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import RequestPhase, UpstreamStatus, warning_level
 from specdash.core.readings import ReadingStatus
-from specdash.insight.picture import acceptance, prefill_progress
+from specdash.insight.request import acceptance, prefill_progress
 from specdash.system.text import UNKNOWN, age, clean, compact, context, number, percent, rate, seconds, window
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import GLYPHS, Line, Span, bar, line_width, session_name

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import RequestEvent, RequestOutcome, SessionView, warning_level
 from specdash.core.readings import ReadingStatus
-from specdash.insight.picture import GuardrailCount, acceptance, cache_share, ended_how, is_error
+from specdash.insight.picture import GuardrailCount
+from specdash.insight.request import acceptance, cache_share, ended_how, is_error
 from specdash.system.text import (
     UNKNOWN,
     age,

@@ -85,13 +85,12 @@ def _figures(speedup: SpeedUpPicture, width: int) -> list[Line]:
     """Rates side by side; where break-even lies, and on which side of it the steps are now."""
     lines: list[Line] = []
     if speedup.decode_rate is not None and speedup.baseline_rate is not None:
-        share = f"  drafting takes {percent(speedup.draft_share)} of it" if speedup.draft_share is not None else ""
         rates: Line = (
             (fit("decode", _LABEL), "dim"),
             (f"{rate(speedup.decode_rate)} tok/s", "text bold"),
             (f"  without {rate(speedup.baseline_rate)}", "text"),
         )
-        lines.append((*rates, (share if line_width(rates) + len(share) <= width else "", "dim")))
+        lines.append(rates)
     least, now = speedup.break_even_length, speedup.mean_accepted_length
     if least is None:
         return lines

@@ -486,11 +486,9 @@ def without_empty_tail(shares: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def rows_for(picture: DrafterPicture, most: int) -> list[Row]:
-    """Every position, where `most` rows hold them; else the picture's bins; else neighbours together."""
+    """Every position, where `most` rows hold them; else neighbours together."""
     shares = without_empty_tail(picture.per_position)
     spans = [(at, at) for at in range(len(shares))]
-    if len(spans) > most and picture.bins:
-        spans = [(bin_.first, min(bin_.last, len(shares) - 1)) for bin_ in picture.bins if bin_.first < len(shares)]
     while len(spans) > most:
         spans = [(pair[0][0], pair[-1][1]) for pair in (spans[at : at + 2] for at in range(0, len(spans), 2))]
     curve = drawn_reference(picture)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import ModelStatus
-from specdash.insight.picture import PrefixSlot, RouterModelPicture
+from specdash.insight.picture import PrefixSlot
 from specdash.insight.request import ServedRequest
+from specdash.insight.router import RouterModelPicture
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, age, clean, compact, counted, number, percent, plain, seconds, size
 from specdash.system.text import window as window_words
