@@ -144,7 +144,6 @@ LONGEST = (
     "e2e/test_answer_rules.py",
     "cli/test_up.py",
     "judgement/test_start_agreement.py",
-    "insight/test_bounds_of_state.py",
     "bench/test_live_on_a_server.py",
     "proxy_outside/test_leaks.py",
     "control/test_apply_settle.py",

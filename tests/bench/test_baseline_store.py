@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from insight.speedup_data import baseline
+from insight.scenes import baseline
 from specdash.backend.baseline import add_baseline, read_baselines
 from specdash.core.errors import NotWrittenError
 from specdash.core.paths import apply_journal_file, baselines_file

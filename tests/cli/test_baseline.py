@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from insight.speedup_data import baseline
+from insight.scenes import baseline
 from specdash.backend import demo
 from specdash.backend.baseline import add_baseline, read_baselines
 from specdash.backend.launch import read_env_file

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from syrupy.assertion import SnapshotAssertion
 
-from insight.speedup_data import baseline
+from insight.scenes import baseline
 from specdash.backend.baseline import add_baseline
 from specdash.backend.demo import TARGET_MODEL, bundled_model
 from specdash.backend.journal import append_record

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from insight.rules.judging import OK, Watch
+from insight.scenes import OK, Watch
 from specdash.backend.launch import free_port
 from specdash.core.proxy_events import ProxyEvents, RequestEvent, from_json
 from specdash.core.readings import Source

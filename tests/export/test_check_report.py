@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.rules.judging import IDLE, OK, WALL, Watch, counters, process
+from insight.scenes import IDLE, OK, WALL, Watch, counters, process
 from specdash.core.readings import FailureKind, Source
 from specdash.core.records import Alert, AlertSeverity
 from specdash.export.check_report import CheckStatus, as_json, first_line, report, verdict

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from export.test_check_report import down
-from insight.experiment_data import T, record, requests
-from insight.rules import judging
-from insight.views_data import MAMBA, NOW, WALL, counted, read_log, state_of
+from insight.scenes import MAMBA, NOW, WALL, counted, read_log, record, requests, speculating
 from specdash.core.changes import ApplyOutcome
 from specdash.core.readings import Reading, Source
 from specdash.core.records import Drafting
@@ -61,11 +59,11 @@ def applied(after: int = 30) -> Picture:
     """Of a server with an apply between requests, and one that was rolled back later."""
     rng = random.Random(1)
     state = TargetState(Target("http://127.0.0.1:8080"))
-    told = [*requests(rng, T - 300, 40, noise=0.05), *requests(rng, T + 20, after, speed=80.0, noise=0.05)]
+    told = [*requests(rng, WALL - 300, 40, noise=0.05), *requests(rng, WALL + 20, after, speed=80.0, noise=0.05)]
     state.experiments.samples.logged.extend(told)
-    applies = record(1), record(2, T + 1000, outcome=ApplyOutcome.ROLLED_BACK)
+    applies = record(1), record(2, WALL + 1000, outcome=ApplyOutcome.ROLLED_BACK)
     state.apply(Reading.known(Source.APPLIES, 100.0, applies))
-    return state.picture(5000.0, T + 2000)
+    return state.picture(5000.0, WALL + 2000)
 
 
 def field_names(part: str) -> set[str]:
@@ -124,7 +122,7 @@ def test_applies_and_the_experiment_are_told() -> None:
     assert [(apply["number"], apply["outcome"]) for apply in told["applies"]] == [(1, "applied"), (2, "rolled back")]
     assert told["applies"][0] == {
         "number": 1,
-        "at": T + 4,
+        "at": WALL + 4,
         "age_seconds": 1996.0,
         "kind": "apply",
         "outcome": "applied",
@@ -144,7 +142,7 @@ def test_too_few_requests_have_no_interval() -> None:
 
 
 def test_without_an_apply_there_is_nothing_to_tell() -> None:
-    shown = TargetState(Target("http://127.0.0.1:8080")).picture(1.0, T)
+    shown = TargetState(Target("http://127.0.0.1:8080")).picture(1.0, WALL)
     assert (document(shown)["applies"], document(shown)["experiment"]) == ([], None)
     assert "experiment" not in to_text(shown)
 
@@ -192,7 +190,7 @@ def leaves(value: Any) -> Iterable[Any]:
 
 
 def test_what_is_known_can_be_written_as_json() -> None:
-    state = counted(state_of("draft-simple", model=MAMBA), (16, 16), steps=18, drafted=144, plain=22)
+    state = counted(speculating("draft-simple", model=MAMBA), (16, 16), steps=18, drafted=144, plain=22)
     read_log(state, "mamba_draft75_lv3_trace1")
     told = document(state.picture(NOW, WALL))
     assert told["checkpoints"]["memory"] == "recurrent"
@@ -276,7 +274,7 @@ def test_an_alert_is_told_with_its_moments_and_evidence() -> None:
     told = document(down())
     (entry,) = told["alerts"]["active"]
     assert (entry["rule"], entry["severity"], entry["ended"]) == ("backend_down", "critical", None)
-    assert judging.WALL + 20 < entry["since"] <= entry["raised"] <= entry["last"]
+    assert WALL + 20 < entry["since"] <= entry["raised"] <= entry["last"]
     assert {"label": "process", "value": "10 has ended"} in entry["evidence"]
     assert told["alerts"]["cause"].startswith("Server is down: ")
     assert told["alerts"]["unjudged"]["slot_hung"] == "the server is idle"

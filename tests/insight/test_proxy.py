@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from insight.scenes import WALL
 from specdash.core.proxy_events import (
     ActiveView,
     Guardrail,
@@ -25,15 +26,14 @@ from specdash.insight.request import acceptance, cache_share, ended_how, prefill
 from specdash.insight.state import TargetState
 
 TARGET = Target("http://127.0.0.1:1", proxy_url="http://127.0.0.1:4000", proxy_log="/p/events.jsonl")
-WALL = 1_700_000_000.0
 DONE = RequestEvent(WALL - 10, "s1", "r1", duration_s=2.0, ttft_s=0.5, draft_tokens=10, accepted_tokens=7)
 
 
 def seen(*readings: Reading[object], target: Target = TARGET) -> TargetState:
-    target_state = TargetState(target)
+    state = TargetState(target)
     for reading in readings:
-        target_state.apply(reading)
-    return target_state
+        state.apply(reading)
+    return state
 
 
 def events(*several: object) -> Reading[object]:
@@ -44,8 +44,8 @@ def status(at: float = 1.0, **fields: object) -> Reading[object]:
     return Reading.known(Source.PROXY, at, replace(ProxyStatus(), **fields))
 
 
-def picture(target_state: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:
-    return target_state.picture(now, WALL, window_s).proxy
+def picture(state: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:
+    return state.picture(now, WALL, window_s).proxy
 
 
 def acted(guardrail: Guardrail, action: GuardrailAction = GuardrailAction.APPLIED, ago: float = 5.0) -> GuardrailEvent:
@@ -97,23 +97,17 @@ def test_figures_of_the_window_are_those_of_the_requests_that_ended_in_it(
 
 
 def test_a_proxy_that_turns_up_is_shown_and_another_one_brings_nothing_of_the_first() -> None:
-    target_state = seen(target=Target("http://127.0.0.1:1"))
-    target_state.retarget(replace(TARGET, proxy_origin="run record of process 7"))
-    target_state.apply(status(requests=3))
-    target_state.apply(events(DONE))
-    found = picture(target_state)
+    state = seen(target=Target("http://127.0.0.1:1"))
+    state.retarget(replace(TARGET, proxy_origin="run record of process 7"))
+    state.apply(status(requests=3))
+    state.apply(events(DONE))
+    found = picture(state)
     assert (found.url, found.origin, found.finished) == (TARGET.proxy_url, "run record of process 7", (DONE,))
-    target_state.retarget(replace(TARGET, proxy_url="http://127.0.0.1:4001"))
-    found = picture(target_state)
+    state.retarget(replace(TARGET, proxy_url="http://127.0.0.1:4001"))
+    found = picture(state)
     assert (found.live, found.reason, found.finished) == (None, "no answer yet", (DONE,))
-    target_state.retarget(replace(TARGET, proxy_log="/p/other.jsonl"))
-    assert (picture(target_state).finished, picture(target_state).window.requests) == ((), None)
-
-
-def test_requests_are_bounded_and_the_newest_come_first() -> None:
-    many = [replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50)]
-    finished = picture(seen(events(*many))).finished
-    assert (len(finished), finished[0].request_id) == (KEPT_REQUESTS, f"r{KEPT_REQUESTS + 49}")
+    state.retarget(replace(TARGET, proxy_log="/p/other.jsonl"))
+    assert (picture(state).finished, picture(state).window.requests) == ((), None)
 
 
 MALFORMED, LOOPS = Guardrail.MALFORMED_TOOL, "loop_breaker:applied"
@@ -144,43 +138,47 @@ def test_guardrails_are_counted_in_the_window_and_in_all(
     assert [sum(one.series or ()) for one in found] == [one.window for one in found]
 
 
-@given(
-    st.lists(st.floats(0, 10_000), max_size=50),
-    st.sampled_from([60.0, 300.0, 900.0, 3600.0]),
-)
-def test_columns_hold_every_count_of_the_window_once_and_names_are_bounded(came: list[float], window_s: float) -> None:
-    now = WALL + 10_000
-    actions = [GuardrailEvent(WALL + at, "s", Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED) for at in sorted(came)]
-    target_state = seen(events(*actions))
-    found = target_state.picture(1.0, now, window_s).proxy.guardrails
-    width = window_s / SERIES_COLUMNS
+@given(st.lists(st.floats(0, 10_000), max_size=50), st.sampled_from([60.0, 300.0, 900.0, 3600.0]))
+def test_columns_hold_every_count_of_the_window_once(came: list[float], window_s: float) -> None:
+    now, width = WALL + 10_000, window_s / SERIES_COLUMNS
+    actions = [replace(acted(Guardrail.LOOP_BREAKER), at=WALL + at) for at in sorted(came)]
     first = (now // width - SERIES_COLUMNS + 1) * width
-    expected = sum(first <= int(WALL + at) for at in came)
-    assert sum(sum(one.series or ()) for one in found) == expected
+    found = seen(events(*actions)).picture(1.0, now, window_s).proxy.guardrails
+    assert sum(sum(one.series or ()) for one in found) == sum(first <= int(WALL + at) for at in came)
+
+
+def test_what_is_kept_is_bounded_and_the_newest_come_first() -> None:
+    finished = picture(seen(events(*(replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50))))).finished
+    assert (len(finished), finished[0].request_id) == (KEPT_REQUESTS, f"r{KEPT_REQUESTS + 49}")
     many = [replace(acted(Guardrail.LOOP_BREAKER), guardrail=f"newer {index}") for index in range(1000)]
-    target_state.apply(events(*many))
-    assert len(target_state.proxy._acted) <= 64
+    assert len(seen(events(*many)).proxy._acted) <= 64
 
 
 def test_the_fullest_session_is_the_one_that_uses_most_of_its_own_window() -> None:
+    unknown = SessionView("?", WALL)
     big = SessionView("big", WALL, context_tokens=50_000, context_window=200_000)
     full = SessionView("full", WALL, context_tokens=7_000, context_window=8_000)
-    assert picture(seen(status(sessions=(SessionView("?", WALL), big, full)))).fullest == full
-    assert picture(seen(status(sessions=(SessionView("?", WALL),)))).fullest is None
+    assert picture(seen(status(sessions=(unknown, big, full)))).fullest == full
+    assert picture(seen(status(sessions=(unknown,)))).fullest is None
 
 
-def test_what_a_request_does_not_have_is_unknown_and_its_end_is_in_the_words_of_the_protocol() -> None:
+def test_what_a_request_does_not_have_is_unknown() -> None:
     bare = ActiveView("r", "s", WALL, RequestPhase.PREFILL)
     assert (acceptance(bare), cache_share(bare), prefill_progress(bare)) == (None, None, None)
     assert prefill_progress(replace(bare, prompt_tokens=100, prompt_done=40)) == pytest.approx(0.4)
     assert prefill_progress(replace(bare, phase=RequestPhase.WAITING, prompt_tokens=100)) is None
     assert acceptance(replace(bare, draft_tokens=0, accepted_tokens=0)) is None
-    error = {"outcome": RequestOutcome.ERROR}
-    for changes, words in (
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"stop_reason": "tool_use"}, "tool_use"),
-        ({**error, "status": 529}, "HTTP 529"),
-        ({**error, "status": None}, "error"),
-        ({**error, "error_type": "api_error"}, "api_error"),
+        ({"outcome": RequestOutcome.ERROR, "status": 529}, "HTTP 529"),
+        ({"outcome": RequestOutcome.ERROR, "status": None}, "error"),
+        ({"outcome": RequestOutcome.ERROR, "error_type": "api_error"}, "api_error"),
         ({"outcome": RequestOutcome.CLIENT_LEFT}, "client left"),
-    ):
-        assert ended_how(replace(DONE, **changes)) == words
+    ],
+)
+def test_its_end_is_in_the_words_of_the_protocol(changes: dict[str, object], words: str) -> None:
+    assert ended_how(replace(DONE, **changes)) == words

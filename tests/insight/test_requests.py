@@ -1,17 +1,19 @@
-"""Requests are put together from facts that interleave, come late, or never come."""
+"""Requests are put together from facts that interleave, come late, or never come; specdash's own are in no count."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from insight.scenes import NOW, WALL, tell
 from specdash.core.log_facts import (
-    AcceptancePerPosition,
     DecodeProgress,
     DecodeTiming,
+    LogBatch,
     LogFact,
     PrefillProgress,
-    PromptReused,
-    PromptStarted,
     PromptTiming,
     RequestAcceptance,
     ServerEvent,
@@ -24,7 +26,11 @@ from specdash.core.log_facts import (
     VerificationSteps,
 )
 from specdash.core.proxy_events import RequestEvent
-from specdash.insight.request import DraftTally, RequestAssembler, ServedRequest, of_event
+from specdash.core.readings import Counters, Slot, Slots
+from specdash.core.records import Drafting, StartCheck
+from specdash.core.target import Target
+from specdash.insight.request import RequestAssembler, ServedRequest, of_event
+from specdash.insight.state import TargetState
 
 
 def timings(slot: int | None, task: int | None, tokens: int = 10) -> list[LogFact]:
@@ -45,100 +51,32 @@ def assembled(*facts: LogFact) -> list[ServedRequest]:
     return assembler.feed(facts) + assembler.close()
 
 
-def test_a_request_has_all_that_its_lines_say() -> None:
-    (request,) = assembled(
-        SlotSelected(0, "lru"),
-        TaskLaunched(0, 7, at_s=1.0),
-        PromptStarted(0, 7, 4096, 122),
-        PromptReused(0, 7, 100),
-        PromptReused(0, 7, 2048),
-        DecodeProgress(0, 7, 105, 40.0),
-        VerificationSteps(0, 7, 1, 6, 8, restored=1),
-        VerificationSteps(0, 7, 0, 0, 0, replays=1),
-        *timings(0, 7, 22),
-        AcceptancePerPosition(0, 7, (0.9, 0.5)),
-        TaskReleased(0, 7, 241, True, at_s=2.5),
-    )
-    assert request == ServedRequest(
-        slot=0,
-        task=7,
-        started_s=1.0,
-        at_s=2.5,
-        prompt_total_tokens=122,
-        prompt_cached=100,
-        processed_tokens=22,
-        prompt_ms=19.0,
-        decode_tokens=120,
-        decode_ms=300.0,
-        total_ms=319.0,
-        draft_generated=141,
-        draft_accepted=101,
-        mean_accepted_length=6.61,
-        acceptance_per_position=(0.9, 0.5),
-        decode_tokens_seen=105,
-        steps=DraftTally(8, 6, 1, replays=1),
-        truncated=True,
-        slot_tokens=241,
-        selected="lru",
-        finished=True,
-    )
-    assert request.completed
+RELEASED = TaskReleased(0, 7, 201, False)
 
 
-def test_timings_after_the_release_still_belong_to_the_request() -> None:
-    """Builds until 2025 print them in this order."""
-    assembler = RequestAssembler()
-    assert assembler.feed([TaskLaunched(3, 7), TaskReleased(3, 7, 452, True), *timings(3, 7)]) == []
-    (request,) = assembler.feed([SlotSelected(3, "lru")])
-    assert (request.task, request.decode_tokens, request.draft_accepted, request.finished) == (7, 120, 101, True)
-
-
-def test_a_cancelled_request_has_no_timings_and_ends_at_its_release() -> None:
-    assembler = RequestAssembler()
-    (request,) = assembler.feed(
-        [TaskLaunched(0, 7), DecodeProgress(0, 7, 105, 40.0), TaskCancelled(7), TaskReleased(0, 7, 201, False)]
-    )
-    assert (request.cancelled, request.finished, request.completed) == (True, True, False)
-    assert (request.decode_ms, request.decode_tokens, request.decode_tokens_seen) == (None, None, 105)
-
-
-def test_a_request_cancelled_while_it_waited_for_a_slot_is_listed_too() -> None:
-    (request,) = assembled(TaskCancelled(9, at_s=3.0))
-    assert (request.slot, request.task, request.cancelled, request.at_s) == (None, 9, True, 3.0)
-
-
-def test_a_cancellation_that_comes_too_late_changes_nothing() -> None:
-    (request,) = assembled(*whole(0, 7), TaskCancelled(7))
-    assert not request.cancelled
-
-
-def test_a_failed_request_says_why() -> None:
-    (request,) = assembled(TaskLaunched(0, 7), TaskFailed(7, "too long"), TaskCancelled(7), TaskReleased(0, 7))
-    assert (request.error, request.cancelled, request.completed) == ("too long", True, False)
-
-
-def test_the_next_task_of_a_slot_ends_the_one_before() -> None:
-    first, second = assembled(TaskLaunched(0, 7), PrefillProgress(0, 8, 100, 0.5))
-    assert (first.task, first.finished, second.task) == (7, False, 8)
-
-
-def test_timings_without_a_header_make_a_request_of_nobody() -> None:
-    first, second, third = assembled(*timings(None, None), *timings(None, None), TaskLaunched(0, 7))
-    assert (first.slot, first.task, first.decode_tokens) == (None, None, 120)
-    assert (second.decode_tokens, second.finished) == (120, True)
-    assert (third.slot, third.decode_tokens) == (0, None)
-
-
-def test_a_restart_leaves_the_open_requests_unfinished() -> None:
-    assembler = RequestAssembler()
-    (request,) = assembler.feed([TaskLaunched(0, 7), ServerEvent("restarted"), TaskLaunched(0, 7)])
-    assert (request.task, request.finished) == (7, False)
-    assert [other.task for other in assembler.close()] == [7]
-
-
-def test_a_request_of_a_routers_child_has_its_port() -> None:
-    (request,) = RequestAssembler(port=4002).feed([TaskLaunched(0, 1), TaskCancelled(1), TaskReleased(0, 1)])
-    assert (request.origin, request.cancelled) == (4002, True)
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        # A cancelled one has no timings and ends at its release, or never had a slot; too late it changes nothing.
+        ([TaskLaunched(0, 7), DecodeProgress(0, 7, 105, 40.0), TaskCancelled(7), RELEASED],
+         [{"task": 7, "cancelled": True, "finished": True, "completed": False, "decode_tokens_seen": 105}]),
+        ([TaskCancelled(9, at_s=3.0)], [{"slot": None, "task": 9, "cancelled": True, "at_s": 3.0}]),
+        ([*whole(0, 7), TaskCancelled(7)], [{"cancelled": False, "completed": True}]),
+        ([TaskLaunched(0, 7), TaskFailed(7, "too long"), TaskCancelled(7), TaskReleased(0, 7)],
+         [{"error": "too long", "cancelled": True, "completed": False}]),
+        # The next task of a slot ends the one before, and so does a restart.
+        ([TaskLaunched(0, 7), PrefillProgress(0, 8, 100, 0.5)], [{"task": 7, "finished": False}, {"task": 8}]),
+        ([TaskLaunched(0, 7), ServerEvent("restarted"), TaskLaunched(0, 8)], [{"finished": False}, {"task": 8}]),
+        # Timings after the release, as builds until 2025 print them; and without a header.
+        ([TaskLaunched(3, 7), TaskReleased(3, 7, 452, True), *timings(3, 7), SlotSelected(3, "lru")],
+         [{"task": 7, "decode_tokens": 120, "draft_accepted": 101, "finished": True}]),
+        ([*timings(None, None), *timings(None, None), TaskLaunched(0, 7)],
+         [{"slot": None, "task": None, "decode_tokens": 120}, {"finished": True}, {"slot": 0, "decode_tokens": None}]),
+    ],
+)  # fmt: skip
+def test_how_requests_end(facts: list[LogFact], expected: list[dict[str, object]]) -> None:
+    found = zip(assembled(*facts), expected, strict=True)
+    assert [{name: getattr(request, name) for name in wanted} for request, wanted in found] == expected
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.randoms())
@@ -157,14 +95,6 @@ def test_requests_of_several_slots_may_interleave_in_any_way(slots: list[int], r
     assert all(request.completed and request.draft_accepted == 101 for request in requests)
 
 
-def test_memory_is_bounded_by_the_slots() -> None:
-    assembler = RequestAssembler()
-    for task in range(5000):
-        assembler.feed(whole(task % 4, task))
-    assert not assembler._open
-    assert len(assembler._ended) <= 256
-
-
 @pytest.mark.parametrize(
     ("served", "prompt", "cached"),
     [
@@ -181,3 +111,82 @@ def test_the_length_of_a_prompt_and_what_was_cached_of_it(
     served: ServedRequest, prompt: int | None, cached: int | None
 ) -> None:
     assert (served.prompt_tokens, served.cached_tokens) == (prompt, cached)
+
+
+# The requests with which specdash checks a start and measures a baseline are in none of the counts
+
+
+TARGET = Target("http://127.0.0.1:8080", engine="x", pid=10)
+PROBE, BASELINE = 1, range(2, 302)
+OWN = {
+    "prompt_tokens": 20_000, "prompt_seconds": 4, "predicted_tokens": 616, "predicted_seconds": 3, "decode_calls": 320,
+    "draft_tokens": 12, "accepted_tokens": 6, "verification_steps": 4,
+}  # fmt: skip
+CHECK = StartCheck(
+    Drafting.YES,
+    WALL - 50,
+    "draft-simple, 6 of 12 drafted tokens accepted",
+    probe_tokens=16,
+    probe_tasks=(PROBE, *BASELINE),
+    probe_totals=tuple((name, float(total)) for name, total in OWN.items()),
+    probe_positions=(4, 2),
+)
+
+
+def counting(**more: float) -> Counters:
+    """The totals after those requests and `more`."""
+    totals: dict[str, Any] = {name: total + more.get(name, 0) for name, total in OWN.items()}
+    return Counters(**totals, accepted_per_position=(28, 38) if more else (4, 2), requests_processing=0)
+
+
+def answer(task: int, tokens: int, at_s: float, *, drafted: int = 0, accepted: int = 0) -> LogBatch:
+    """The lines of one request of 20 ms a token."""
+    drafts: list[LogFact] = [VerificationSteps(0, task, accepted, drafted // 3, drafted)] if drafted else []
+    times: list[LogFact] = [PromptTiming(0, task, 100.0, 64), DecodeTiming(0, task, 20.0 * (tokens - 1), tokens)]
+    ratio: list[LogFact] = [RequestAcceptance(0, task, accepted, drafted, 2.0)] if drafted else []
+    ends = TaskReleased(0, task, 64 + tokens, False, at_s=at_s + 0.1)
+    return LogBatch(facts=(TaskLaunched(0, task, at_s=at_s), *drafts, *times, *ratio, ends))
+
+
+def checked(*, known_first: bool = False) -> TargetState:
+    """A server after its start, whose dashboard was open all the time; its record comes after the requests."""
+    after = replace(TARGET, start_check=CHECK)
+    state = TargetState(after if known_first else TARGET, wall_offset=lambda: WALL - NOW)
+    slots = Slots((Slot(0, False, 4096, True, speculative_types=("draft-simple",)),))
+    tell(state, NOW - 60, slots=slots, metrics=Counters(prompt_tokens=0, predicted_tokens=0))
+    tell(state, NOW - 56, log=answer(PROBE, 16, 3.0, drafted=12, accepted=6))
+    for task in BASELINE:
+        tell(state, NOW - 55 + task / 100, log=answer(task, 2, 4.0 + task / 100))
+    for at in (NOW - 51, NOW - 50.5):
+        tell(state, at, metrics=counting())
+    state.picture(NOW - 50, WALL - 50)
+    state.retarget(after)
+    return tell(state, NOW - 1, metrics=counting())
+
+
+@pytest.mark.parametrize("known_first", [False, True])
+def test_an_idle_new_server_shows_nothing_that_no_client_asked_for(known_first: bool) -> None:
+    picture = checked(known_first=known_first).picture(NOW, WALL)
+    backend, acceptance = picture.backend, picture.backend.speculation.acceptance
+    assert (backend.requests_finished, picture.log.requests) == (0, ())
+    assert (acceptance.window.value, acceptance.lifetime.value) == (None, None)
+    assert (backend.prefill.value, backend.decode.value) == (None, None)
+    assert (picture.speedup.value, picture.speedup.requests) == (None, 0)
+    assert not backend.speculation.draft_tokens_total
+    assert picture.views.drafter.acceptance is None
+
+
+def test_then_its_clients_alone_are_counted_until_another_server_counts_less() -> None:
+    state = tell(checked(), NOW - 0.5, log=answer(400, 101, 55.0, drafted=90, accepted=60))
+    client = {"prompt_tokens": 64, "prompt_seconds": 0.1, "predicted_tokens": 101, "predicted_seconds": 2}
+    drafts = {"decode_calls": 41, "draft_tokens": 90, "accepted_tokens": 60, "verification_steps": 30}
+    picture = tell(state, NOW, metrics=counting(**client, **drafts)).picture(NOW, WALL)
+    acceptance = picture.backend.speculation.acceptance
+    assert (picture.backend.requests_finished, picture.speedup.requests) == (1, 1)
+    assert [request.task for request in picture.log.requests] == [400]
+    assert (acceptance.window.value, acceptance.lifetime.value) == pytest.approx((60 / 90, 60 / 90))
+    assert picture.backend.speculation.draft_tokens_total == 90
+    assert picture.backend.decode.value == pytest.approx(50.5), "101 tokens in 2 s"
+    another = Counters(prompt_tokens=50, predicted_tokens=30, draft_tokens=20, accepted_tokens=10)
+    found = tell(state, NOW + 1, metrics=another).picture(NOW + 1, WALL + 1)
+    assert found.backend.speculation.acceptance.lifetime.value == pytest.approx(0.5)

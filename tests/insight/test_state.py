@@ -1,255 +1,322 @@
-"""The state of a target: whatever the readings say, the picture is true, complete, and can be printed."""
+"""The state of a target: from any readings the picture is true and complete, changes nothing and can be printed."""
 
+import gc
 import json
-from pathlib import Path
+from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from specdash.core.readings import (
-    Counters,
-    FailureKind,
-    Gpu,
-    Gpus,
-    Health,
-    HealthStatus,
-    ProcessTree,
-    Reading,
-    ReadingStatus,
-    Slot,
-    Slots,
-    Source,
-)
+from insight.scenes import NOW, OK, WALL, counters, read_log, server, tell
+from specdash.core.proxy_events import ActiveView, ProxyStatus, SessionView
+from specdash.core.readings import Counters, FailureKind, Gpu, Gpus, ProcessTree, ReadingStatus, Slot, Slots, Source
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.export.snapshot import to_json, to_text
-from specdash.insight.charts import Metric
-from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight import derive
+from specdash.insight.charts import Memory, Metric
+from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
-from specdash.llama.log.parser import LogParser
-from specdash.llama.server_answers import parse_metrics, parse_slots
+from support.busy_proxy import BusyServer
 from support.drawn_readings import values
 
-DATA = Path(__file__).parents[1] / "data"
-OK = Health(HealthStatus.OK)
+REQUEST_WITH_DRAFTS = (
+    b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
+)
+REFUSED, LOST = FailureKind.REFUSED, (FailureKind.ERROR, "GPU is lost")
 
 
-def state(**readings: tuple[float, object]) -> TargetState:
-    """A state that was told each source's value at a time."""
-    told = TargetState(Target("http://127.0.0.1:8080"))
-    for source, (at, value) in readings.items():
-        told.apply(Reading.known(Source(source), at, value))
-    return told
-
-
-def test_a_real_scrape_becomes_lifetime_figures() -> None:
-    counters = parse_metrics((DATA / "http" / "metrics_after_1.txt").read_bytes())
-    slots = parse_slots((DATA / "http" / "slots_busy_1.json").read_bytes())
-    backend = state(health=(1.0, OK), metrics=(1.0, counters), slots=(1.0, slots)).picture(1.5, 0.0).backend
-    assert backend.state is BackendState.LIVE
-    assert backend.speculation.acceptance.lifetime.value == pytest.approx(1465 / 1492)
-    assert backend.speculation.mean_accepted_length == pytest.approx(1 + 1465 / 34)
-    assert backend.speculation.types == ("draft-simple", "ngram-mod")
-    assert backend.decode.value == pytest.approx(1500 / 1.47132)
-    assert backend.decode.basis == "lifetime"
-    assert backend.slots is not None
-    assert [slot.phase for slot in backend.slots] == [SlotPhase.IDLE, SlotPhase.DECODE]
-    assert backend.slots[1].progress == pytest.approx(732 / 1500)
+def drafted(drafts: float, accepted: float, **more: Any) -> Counters:
+    return Counters(draft_tokens=drafts, accepted_tokens=accepted, **more)
 
 
 def test_nothing_is_known_before_anything_was_seen() -> None:
-    document: Any = to_json(TargetState(Target("http://127.0.0.1:8080")).picture(5.0, 0.0))
+    document: Any = to_json(server().picture(5.0, 0.0))
     backend = document["backend"]
-    assert backend["state"] == "unknown"
-    assert backend["prefill"]["tokens_per_second"] is None
-    assert backend["decode"]["tokens_per_second"] is None
-    assert backend["slots"] is None
-    assert backend["speculation"]["active"] is None
+    assert (backend["state"], backend["slots"], backend["speculation"]["active"]) == ("unknown", None, None)
+    assert {backend[name]["tokens_per_second"] for name in ("prefill", "decode")} == {None}
     assert set(backend["speculation"]["acceptance"].values()) == {None}
     assert document["gpu"]["unavailable"]
     assert document["host"] is None
 
 
-def test_above_a_million_tokens_the_logs_exact_figures_replace_the_rounded_counters() -> None:
-    told = state(metrics=(0.0, Counters(draft_tokens=5.00001e6, accepted_tokens=3e6)))
-    told.apply(Reading.known(Source.METRICS, 1.0, Counters(draft_tokens=5.00002e6, accepted_tokens=3.00001e6)))
-    line = (
-        b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
-        b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
-    )
-    told.apply(Reading.known(Source.LOG, 1.0, LogParser().feed(line)))
-    window = told.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window
+def test_acceptance_is_the_logs_where_there_are_no_counters_or_a_million_tokens_round_them() -> None:
+    state = tell(server(), 0.0, metrics=drafted(5.00001e6, 3e6))
+    read_log(tell(state, 1.0, metrics=drafted(5.00002e6, 3.00001e6)), REQUEST_WITH_DRAFTS, 1.0)
+    window = state.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window
     assert (window.value, window.source) == (0.75, Source.LOG)
-
-
-def test_acceptance_of_a_server_without_counters_is_the_logs_and_says_so() -> None:
-    line = (
-        b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
-        b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
-    )
-    told = state(log=(1.0, LogParser().feed(line)))
+    state = read_log(server(), REQUEST_WITH_DRAFTS, 1.0)
     for now, status in ((2.0, ReadingStatus.KNOWN), (90.0, ReadingStatus.STALE)):
-        window = told.picture(now, 0.0, 60.0).backend.speculation.acceptance.window
+        window = state.picture(now, 0.0, 60.0).backend.speculation.acceptance.window
         assert (window.value, window.source, window.status) == (0.75, Source.LOG, status)
     assert window.age_s == 89.0
 
 
 def test_what_is_held_is_the_window_that_ended_with_the_newest_drafts() -> None:
-    told = state(metrics=(0.0, Counters(draft_tokens=0, accepted_tokens=0)))
-    for second, drafted, accepted in ((100.0, 1000, 100), (190.0, 1100, 190), (200.0, 1200, 280)):
-        told.apply(Reading.known(Source.METRICS, second, Counters(draft_tokens=drafted, accepted_tokens=accepted)))
-    told.apply(Reading.known(Source.METRICS, 900.0, Counters(draft_tokens=1200, accepted_tokens=280)))
-    short, long = (
-        told.picture(900.0, 0.0, window_s).backend.speculation.acceptance.window for window_s in (60.0, 300.0)
-    )
-    assert (short.value, short.age_s, short.window_s) == (0.9, 700.0, 60.0)
-    assert (long.value, long.age_s, long.window_s) == (280 / 1200, 700.0, 300.0)
+    state = server()
+    for at, drafts, accepted in ((0.0, 0, 0), (100.0, 1000, 100), (190.0, 1100, 190), (200.0, 1200, 280)):
+        tell(state, at, metrics=drafted(drafts, accepted))
+    tell(state, 900.0, metrics=drafted(1200, 280))
+    for window_s, value in ((60.0, 0.9), (300.0, 280 / 1200)):
+        held = state.picture(900.0, 0.0, window_s).backend.speculation.acceptance.window
+        assert (held.value, held.age_s, held.window_s) == (value, 700.0, window_s)
 
 
 def test_a_log_read_from_its_beginning_does_not_pass_for_this_moment() -> None:
-    text = (DATA / "logs" / "mamba_draft75_lv3_trace1.log").read_bytes()
-    told = state(health=(1000.0, OK), process=(1000.0, ProcessTree(1, started_wall=0.0)))
-    told.apply(Reading.known(Source.LOG, 1000.0, LogParser().feed(text)))
-    fresh = told.picture(1000.0, 1000.0).backend.speculation.acceptance.live
+    state = tell(server(), 1000.0, health=OK, process=ProcessTree(1, started_wall=0.0))
+    read_log(state, "mamba_draft75_lv3_trace1", 1000.0)
+    fresh, later = (state.picture(at, at).backend.speculation.acceptance.live for at in (1000.0, 1060.0))
     assert fresh.value is not None, "without a known age the newest line counts as now"
-    later = told.picture(1060.0, 1060.0).backend.speculation.acceptance.live
     assert later.value is None
 
 
-def test_a_source_that_fails_keeps_its_last_value_and_says_why() -> None:
-    told = state(health=(1.0, OK), metrics=(1.0, Counters(draft_tokens=10, accepted_tokens=5)))
-    told.apply(Reading.unknown(Source.METRICS, 2.0, FailureKind.TIMEOUT, "no answer within 3.0 s"))
-    backend = told.picture(2.0, 0.0).backend
-    assert backend.state is BackendState.BUSY
-    assert backend.speculation.draft_tokens_total == 10
-    (source,) = [s for s in backend.sources if s.source is Source.METRICS]
+def test_a_source_that_fails_keeps_its_last_value_and_says_why_once_it_is_old() -> None:
+    state = tell(server(), 1.0, health=OK, metrics=drafted(10, 5), gpu=Gpus((Gpu(0, "H100"),)))
+    tell(state, 2.0, metrics=(FailureKind.TIMEOUT, "no answer within 3.0 s"), gpu=LOST)
+    backend = state.picture(2.0, 0.0).backend
+    assert (backend.state, backend.speculation.draft_tokens_total) == (BackendState.BUSY, 10)
+    (source,) = (one for one in backend.sources if one.source is Source.METRICS)
     assert (source.status, source.reason) == (ReadingStatus.STALE, "no answer in time: no answer within 3.0 s")
-
-
-def test_a_gpu_that_is_lost_keeps_its_last_values_and_says_why_once_they_are_old() -> None:
-    told = state(gpu=(1.0, Gpus((Gpu(0, "H100"),))))
-    told.apply(Reading.unknown(Source.GPU, 2.0, FailureKind.ERROR, "GPU is lost"))
-    young, old = told.picture(3.0, 0.0).gpu, told.picture(600.0, 0.0).gpu
+    young, old = state.picture(3.0, 0.0).gpu, state.picture(600.0, 0.0).gpu
     assert (young.gpus, young.status, young.unavailable) == ((Gpu(0, "H100"),), ReadingStatus.KNOWN, None)
     assert (old.gpus, old.status, old.unavailable) == (young.gpus, ReadingStatus.STALE, "error: GPU is lost")
 
 
-@pytest.mark.parametrize("kind", [FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.ERROR])
-def test_figures_of_metrics_that_are_not_understood_are_stale_at_once_and_dated(kind: FailureKind) -> None:
-    told = state(health=(1.0, OK), metrics=(1.0, Counters(draft_tokens=0, accepted_tokens=0)))
-    counters = Counters(draft_tokens=10, accepted_tokens=5, requests_processing=2)
-    told.apply(Reading.known(Source.METRICS, 2.0, counters))
-    told.apply(Reading.unknown(Source.METRICS, 5.0, kind))
-    backend = told.picture(5.0, 0.0).backend
-    shown = backend.speculation.acceptance
-    for measured in (shown.window, shown.lifetime):
-        assert (measured.value, measured.status, measured.age_s) == (0.5, ReadingStatus.STALE, 3.0)
+def test_figures_of_metrics_that_are_not_understood_are_stale_at_once_and_dated() -> None:
+    state = tell(server(), 1.0, health=OK, metrics=drafted(0, 0))
+    tell(tell(state, 2.0, metrics=drafted(10, 5, requests_processing=2)), 5.0, metrics=FailureKind.GARBAGE)
+    backend = state.picture(5.0, 0.0).backend
+    for figure in (backend.speculation.acceptance.window, backend.speculation.acceptance.lifetime):
+        assert (figure.value, figure.status, figure.age_s) == (0.5, ReadingStatus.STALE, 3.0)
     assert backend.requests_processing is None
     assert backend.speculation.acceptance_per_position_window is None
-    document = to_json(told.picture(5.0, 0.0))["backend"]["speculation"]["acceptance"]
+    document = to_json(state.picture(5.0, 0.0))["backend"]["speculation"]["acceptance"]
     assert (document["window"], document["held"]) == (None, 0.5)
-    told.apply(Reading.known(Source.METRICS, 6.0, counters))
-    assert told.picture(6.0, 0.0).backend.speculation.acceptance.window.status is ReadingStatus.KNOWN
+    tell(state, 6.0, metrics=drafted(10, 5))
+    assert state.picture(6.0, 0.0).backend.speculation.acceptance.window.status is ReadingStatus.KNOWN
 
 
 def test_slots_at_work_make_the_live_speeds_of_dashboard_and_chart() -> None:
-    told = state(health=(1.0, OK))
+    state = tell(server(), 1.0, health=OK)
     for at, decoded, read in ((1.0, 10, 0), (2.0, 60, 100)):
         writing = Slot(0, is_processing=True, task=1, n_decoded=decoded)
         reading = Slot(1, is_processing=True, task=2, n_decoded=0, n_prompt_tokens_processed=read)
-        told.apply(Reading.known(Source.SLOTS, at, Slots((writing, reading))))
-    backend = told.picture(2.5, 0.0).backend
-    assert (backend.decode.value, backend.decode.basis) == (50.0, "live")
-    assert (backend.prefill.value, backend.prefill.basis) == (100.0, "live")
-    assert told.columns(Metric.DECODE, 2.0, 4.0, 4)[-1] == 50.0
-    assert told.columns(Metric.PREFILL, 2.0, 4.0, 4)[-1] == 100.0
+        tell(state, at, slots=Slots((writing, reading)))
+    backend = state.picture(2.5, 0.0).backend
+    for rate, metric, speed in ((backend.decode, Metric.DECODE, 50.0), (backend.prefill, Metric.PREFILL, 100.0)):
+        assert (rate.value, rate.basis) == (speed, "live")
+        assert state.columns(metric, 2.0, 4.0, 4)[-1] == speed
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=40), st.sampled_from([60.0, 3600.0]))
-def test_whatever_comes_the_picture_can_be_made_and_printed(
-    steps: list[tuple[float, tuple[Source, object]]], window_s: float
-) -> None:
-    told, now = TargetState(Target("http://127.0.0.1:8080")), 100.0
-    for step, (source, value) in steps:
-        now += step
-        if isinstance(value, FailureKind):
-            told.apply(Reading.unknown(source, now, value))
-        else:
-            told.apply(Reading.known(source, now, value))
-    picture = told.picture(now, 1e9, window_s)
-    document = json.loads(json.dumps(to_json(picture), allow_nan=False))
-    assert to_text(picture)
-    for name in ("window", "lifetime", "live"):
-        rate = document["backend"]["speculation"]["acceptance"][name]
-        assert rate is None or 0 <= rate <= 1
-    for name in ("prefill", "decode"):
-        rate = document["backend"][name]["tokens_per_second"]
-        assert rate is None or rate >= 0
-    for metric in Metric:
-        assert len(told.columns(metric, now, window_s, 40)) == 40
-
-
-class TestJudging:
-    """When rules are judged: at every look at health, and when that is long in coming."""
-
-    @staticmethod
-    def judged(*readings: Reading[object], every_s: float = 0.0) -> list[float]:
-        told = TargetState(Target("http://127.0.0.1:8080"), judged_every_s=every_s, wall_offset=lambda: 0.0)
-        moments: list[float] = []
-        for reading in readings:
-            told.apply(reading)
-            last = told.alerts.past.last
-            if last is not None and (not moments or last.at != moments[-1]):
-                moments.append(last.at)
-        return moments
-
-    def test_every_health_is_judged_and_what_comes_soon_after_it_is_not(self) -> None:
-        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 2.0, Counters())]
-        assert self.judged(*readings, Reading.known(Source.HEALTH, 2.1, OK)) == [1.0, 2.1]
-
-    def test_among_many_servers_a_good_one_is_judged_less_often_and_one_that_fails_at_once(self) -> None:
-        readings: list[Reading[object]] = [Reading.known(Source.HEALTH, 1.0 + second, OK) for second in range(4)]
-        readings.append(Reading.unknown(Source.HEALTH, 4.5, FailureKind.REFUSED))
-        readings.append(Reading.known(Source.HEALTH, 5.0, OK))
-        assert self.judged(*readings, every_s=2.0) == [1.0, 3.0, 4.5, 5.0]
-
-    def test_a_process_that_was_stopped_is_judged_at_once(self) -> None:
-        well, stopped = ProcessTree(pid=1), ProcessTree(pid=1, stopped=(1,))
-        readings = [Reading.known(Source.PROCESS, 0.9, well), Reading.known(Source.HEALTH, 1.0, OK)]
-        readings.append(Reading.known(Source.PROCESS, 1.2, stopped))
-        assert self.judged(*readings, Reading.known(Source.PROCESS, 1.4, stopped)) == [1.0, 1.2]
-
-    def test_a_source_that_fails_is_judged_at_once_and_only_once(self) -> None:
-        readings: list[Reading[object]] = [
-            Reading.known(Source.HEALTH, 1.0, OK),
-            Reading.known(Source.GPU, 1.1, Gpus(())),
-            Reading.unknown(Source.GPU, 1.3, FailureKind.ERROR, "lost"),
-            Reading.unknown(Source.GPU, 1.5, FailureKind.ERROR, "lost"),
-            Reading.known(Source.GPU, 1.7, Gpus(())),
-        ]
-        assert self.judged(*readings) == [1.0, 1.3]
-
-
-@pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.LOADING])
+@pytest.mark.parametrize("kind", [REFUSED, FailureKind.LOADING])
 def test_totals_after_an_absence_count_from_zero_though_they_are_larger(kind: FailureKind) -> None:
-    told = state(metrics=(1.0, Counters(predicted_tokens=100.0, prompt_tokens=50.0)))
-    told.apply(Reading.unknown(Source.HEALTH, 2.0, kind, "gone"))
-    told.apply(Reading.known(Source.METRICS, 3.0, Counters(predicted_tokens=120.0, prompt_tokens=60.0)))
-    assert told.counters.restarted_at == 3.0
-    window = told.counters.window(3.0, 60.0)
+    state = tell(tell(server(), 1.0, metrics=counters(100.0)), 2.0, health=kind)
+    tell(state, 3.0, metrics=counters(120.0))
+    assert state.counters.restarted_at == 3.0
+    window = state.counters.window(3.0, 60.0)
     assert window is not None
-    assert window[0].at == 2.0  # since the absence: what was counted before was another server's
+    assert window[0].at == 2.0, "since the absence: what was counted before was another server's"
 
 
 def test_that_the_server_began_to_work_is_news_and_that_it_goes_on_or_rests_is_none() -> None:
-    def slots(count: int) -> Slots:
-        return Slots(tuple(Slot(number, is_processing=number < count) for number in range(2)))
-
-    told = state(slots=(1.0, slots(0)), health=(1.0, OK))
-    headlines = []
+    state, headlines = tell(server(), 1.0, health=OK, slots=Slots()), []
     for at, busy in enumerate((1, 2, 0, 0, 1), 2):
-        told.apply(Reading.known(Source.SLOTS, float(at), slots(busy)))
-        headlines.append(told.headline)
-    first, busier, resting, rests, again = headlines
-    assert first == busier == resting == rests != again
+        tell(state, at, slots=Slots(tuple(Slot(number, is_processing=number < busy) for number in range(2))))
+        headlines.append(state.headline)
+    assert len(set(headlines[:4])) == 1
+    assert headlines[4] != headlines[0]
+
+
+# When rules are judged: at every look at health, and when that is long in coming
+
+
+WELL, STOPPED = ProcessTree(pid=1), ProcessTree(pid=1, stopped=(1,))
+
+
+@pytest.mark.parametrize(
+    ("readings", "every_s", "moments"),
+    [
+        # What comes soon after a look at health is not judged, and what comes long after it is.
+        ([(1.0, "health", OK), (2.0, "metrics", Counters()), (2.1, "health", OK)], 0.0, [1.0, 2.1]),
+        ([(1.0, "health", OK), (3.6, "metrics", Counters())], 0.0, [1.0, 3.6]),
+        # Among many servers a good one is judged less often, and one that fails at once.
+        ([*((1.0 + second, "health", OK) for second in range(4)), (4.5, "health", REFUSED), (5.0, "health", OK)],
+         2.0, [1.0, 3.0, 4.5, 5.0]),
+        # A process that was stopped, and a source that fails: at once, and once.
+        ([(0.9, "process", WELL), (1.0, "health", OK), (1.2, "process", STOPPED), (1.4, "process", STOPPED)],
+         0.0, [1.0, 1.2]),
+        ([(1.0, "health", OK), (1.1, "gpu", Gpus(())), (1.3, "gpu", LOST), (1.5, "gpu", LOST), (1.7, "gpu", Gpus(()))],
+         0.0, [1.0, 1.3]),
+    ],
+)  # fmt: skip
+def test_when_rules_are_judged(readings: list[tuple[float, str, Any]], every_s: float, moments: list[float]) -> None:
+    state = TargetState(Target("http://127.0.0.1:8080"), judged_every_s=every_s, wall_offset=lambda: 0.0)
+    judged: list[float] = []
+    for at, source, value in readings:
+        tell(state, at, **{source: value})
+        last = state.alerts.past.last
+        judged += [last.at] if last is not None and last.at not in judged else []
+    assert judged == moments
+
+
+# A state that begins with a record: what happened before counts as past
+
+
+OVER = Alert("backend_down", "Backend down", AlertSeverity.CRITICAL, "refused", 10.0, 12.0, 30.0, ended=30.0)
+GOES_ON = replace(OVER, since=WALL - 60.0, raised=WALL - 57.0, last=WALL - 1.0, ended=None)
+
+
+def begun(**memory: Any) -> TargetState:
+    state = server()
+    state.remember(Memory(NOW, **memory))
+    return state
+
+
+def test_charts_timeline_and_past_alerts_show_what_was_before_the_user_looked() -> None:
+    points = {Metric.DECODE: [(NOW - 30.0, 40.0), (NOW - 20.0, None), (NOW - 10.0, 60.0)]}
+    event, older = TimelineEvent(WALL - 500.0, EventKind.RESTART, "restarted"), replace(OVER, ended=20.0)
+    state = begun(points=points, events=[event], past=[older, OVER])
+    assert state.columns(Metric.DECODE, NOW, 40.0, 4) == [40.0, None, 60.0, None]
+    tell(tell(state, NOW, metrics=counters(10.0)), NOW, health=OK)
+    picture = state.picture(NOW, WALL)
+    assert (picture.alerts.active, picture.alerts.past) == ((), (OVER, older))
+    assert [one.at for one in picture.timeline] == [10.0, 10.0, WALL - 500.0]
+
+
+def test_an_alert_that_was_not_over_goes_on_until_it_is_judged_and_one_of_a_removed_rule_does_not() -> None:
+    state = begun(active=[GOES_ON, replace(GOES_ON, rule="no_such_rule")])
+    assert state.picture(NOW, WALL).alerts.active == (GOES_ON,)
+    for second in range(30):
+        tell(tell(state, NOW + second, metrics=counters(10.0)), NOW + second, health=OK)
+    alerts = state.picture(NOW + 30.0, WALL + 30.0).alerts
+    assert alerts.active == ()
+    assert [(alert.rule, alert.since) for alert in alerts.past] == [("backend_down", WALL - 60.0)]
+
+
+# From any readings
+
+
+TARGET = Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000")
+MOST = 5000
+"""Of anything that is kept one by one: the tail of the log is the longest."""
+PROXIES = st.builds(
+    lambda count: ProxyStatus(
+        requests=count,
+        sessions=(SessionView("s", 1e9, context_tokens=count, context_window=2 * count + 1),),
+        active=(ActiveView("r", "s", 1e9),),
+        counters={"narrowing:narrowed": count},
+    ),
+    st.integers(0, 1000),
+)
+PROCESSES = st.builds(
+    ProcessTree,
+    pid=st.integers(1, 3),
+    started_wall=st.one_of(st.none(), st.floats(0, 1000)),
+    stopped=st.sampled_from(((), (1,))),
+    processes=st.integers(1, 3),
+)
+DRAWN = values | st.tuples(st.just(Source.PROXY), PROXIES) | st.tuples(st.just(Source.PROCESS), PROCESSES)
+STEPS = st.lists(st.tuples(st.floats(0.0, 20.0), DRAWN), max_size=30)
+
+
+def after(steps: list[tuple[float, tuple[Source, Any]]]) -> tuple[TargetState, float]:
+    state, now = TargetState(TARGET, wall_offset=lambda: 0.0), 100.0
+    for step, (source, value) in steps:
+        now += step
+        tell(state, now, **{source: value})
+    return state, now
+
+
+@given(STEPS, st.sampled_from([60.0, 3600.0]))
+def test_no_rule_fails_and_the_picture_can_be_made_and_printed(
+    steps: list[tuple[float, tuple[Source, Any]]], window_s: float
+) -> None:
+    state, now = after(steps)
+    assert not [why for _, why in state.alerts.picture().unjudged if "failed" in why]
+    picture = state.picture(now, 1e9, window_s)
+    backend = json.loads(json.dumps(to_json(picture), allow_nan=False))["backend"]
+    assert to_text(picture)
+    acceptance = backend["speculation"]["acceptance"]
+    assert all(acceptance[name] is None or 0 <= acceptance[name] <= 1 for name in ("window", "lifetime", "live"))
+    assert all((backend[name]["tokens_per_second"] or 0) >= 0 for name in ("prefill", "decode"))
+    assert all(len(state.columns(metric, now, window_s, 40)) == 40 for metric in Metric)
+
+
+def digest(value: Any, seen: frozenset[int] = frozenset()) -> Any:
+    """All that hangs on an object of specdash, as plain values, but for what only saves time."""
+    if id(value) in seen or callable(value):
+        return None
+    seen |= {id(value)}
+    if isinstance(value, Mapping):
+        return [(str(key), digest(entry, seen)) for key, entry in value.items()]
+    if isinstance(value, list | tuple | deque):
+        return [digest(entry, seen) for entry in value]
+    if type(value).__module__.startswith("specdash") and not isinstance(value, str):
+        return [(name, digest(getattr(value, name, None), seen)) for name in names_of(value) if name != "speedups"]
+    return repr(value)
+
+
+def names_of(value: Any) -> list[str]:
+    slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()))
+    return sorted({*slots, *getattr(value, "__dict__", ())})
+
+
+@given(STEPS, st.permutations([10.0, 60.0, 300.0, 3600.0]), st.sampled_from([7.5, 900.0]), st.booleans())
+def test_looking_changes_nothing_and_no_window_changes_another(
+    steps: list[tuple[float, tuple[Source, Any]]], windows: list[float], later_s: float, for_rules: bool
+) -> None:
+    state, now = after(steps)
+    state.picture(now, now, 60.0)
+    before = digest(state)
+    alone = {window_s: state.picture(now, now, window_s) for window_s in sorted(windows)}
+    assert {window_s: state.picture(now, now, window_s) for window_s in windows} == alone
+    derive.picture(state, now + later_s, now + later_s, 60.0, for_rules=for_rules)
+    assert digest(state) == before
+
+
+def measure(value: Any, path: str, sizes: Counter[str], seen: set[int], depth: int = 6) -> Counter[str]:
+    """The sizes of all lists, tables and queues that hang on an object of specdash, by where they are."""
+    if id(value) in seen or depth == 0 or isinstance(value, str | bytes):
+        return sizes
+    seen.add(id(value))
+    if hasattr(value, "__len__"):
+        sizes[path] = max(sizes[path], len(value))
+    if isinstance(value, Mapping):
+        for key, entry in list(value.items())[:3]:
+            measure(entry, f"{path}[{type(key).__name__}]", sizes, seen, depth - 1)
+    elif isinstance(value, list | tuple | deque):
+        for entry in list(value)[-3:]:
+            measure(entry, f"{path}[]", sizes, seen, depth - 1)
+    elif type(value).__module__.startswith("specdash"):
+        for name in names_of(value):
+            measure(getattr(value, name, None), f"{path}.{name}", sizes, seen, depth - 1)
+    return sizes
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_hours_with_many_sessions_is_bounded() -> None:
+    busy = BusyServer(sessions=400, requests=4)
+    state = TargetState(TARGET, wall_offset=lambda: busy.wall - busy.at)
+
+    def fed(seconds: int) -> Counter[str]:
+        for readings in busy.seconds(seconds):
+            # Rules are judged once a minute: what they keep is by the clock, and judging is most of the time.
+            is_judged = int(busy.at) % 60 == 0
+            for reading in readings:
+                state.apply(reading) if is_judged else state.take_unjudged(reading)
+            if is_judged:
+                state.picture(busy.at + 1, busy.wall + 1, 300.0)
+        gc.collect()
+        return measure(state, "state", Counter(), set())
+
+    first = fed(4200)
+    assert len(first) > 50, "the walk has lost its way"
+    assert {path: size for path, size in first.items() if size > MOST} == {}
+    busy.sessions = 5000
+    grown = fed(2400)
+    assert {path: size for path, size in grown.items() if path in first and size > first[path] * 1.1 + 64} == {}

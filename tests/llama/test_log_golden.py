@@ -1,7 +1,6 @@
 """Every recorded log gives the requests, sums, statistics, warnings and causes that were counted when it was recorded.
 
-`log_golden.json` is written with `FREEZE=1`; look at what changes in it. A second count by plain regular expressions,
-which shares nothing with the grammar, is in tests/insight/test_log_summary.py.
+`log_golden.json` is written with `FREEZE=1`; look at what changes in it.
 """
 
 import json

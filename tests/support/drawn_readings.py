@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from insight.experiment_data import CHANGE, record
+from insight.scenes import CHANGE, record
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import (

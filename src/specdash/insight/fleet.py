@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from specdash.insight.picture import Picture
-    from specdash.insight.router import RouterModelPicture
 
 
 ELSEWHERE = "elsewhere"
@@ -110,7 +109,13 @@ def rows_of(picture: Picture, name: str, group: str = "") -> list[FleetRow]:
     models = picture.views.router.models
     watched = next((model.id for model in models if model.watched), None)
     own = _row(picture, f"{name}/{watched}" if watched is not None and len(models) > 1 else name, group)
-    return [own, *(_model_row(own, name, model) for model in models if not model.watched)]
+    rows = [own]
+    for model in models:
+        if not model.watched:
+            reason = model.failure or (model.words if model.words != model.status else "")
+            known = (f"{name}/{model.id}", own.url, model.id, model.status, reason)
+            rows.append(FleetRow(*known, group=own.group, router_model=model.id))
+    return rows
 
 
 def _row(picture: Picture, name: str, group: str) -> FleetRow:
@@ -143,12 +148,6 @@ def _row(picture: Picture, name: str, group: str) -> FleetRow:
         vram_size=vram_size,
         group=group,
     )
-
-
-def _model_row(own: FleetRow, name: str, model: RouterModelPicture) -> FleetRow:
-    reason = model.failure or (model.words if model.words != model.status else "")
-    label = f"{name}/{model.id}"
-    return FleetRow(label, own.url, model.id, model.status, reason, group=own.group, router_model=model.id)
 
 
 def fullest_memory(gpus: Iterable[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:

@@ -1,4 +1,4 @@
-"""Alerts come when a symptom has lasted, stay through flicker and silence, and go when it is gone."""
+"""Alerts come when a symptom has lasted, stay through flicker and silence, go when it is gone, and have a cause."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from insight.rules.judging import OK, WALL, Watch, rule
+from insight.scenes import OK, WALL, Watch, rule
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, Transition
 from specdash.insight.picture import BackendPicture, BackendState, Picture, SourcePicture
-from specdash.insight.rules.book import FORGOTTEN_AFTER_S, PAST_KEPT, SETTLE_S, SUBJECTS, AlertBook
+from specdash.insight.rules.book import (
+    FORGOTTEN_AFTER_S,
+    LATER_S,
+    PAST_KEPT,
+    SETTLE_S,
+    SUBJECTS,
+    AlertBook,
+    likely_cause,
+)
 from specdash.insight.rules.catalogue import Limits, OverError, Rule
-from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
+from specdash.insight.rules.scene import KEEP_S, PictureHistory, PictureSample, RuleScene, sample_of
 
 NOTICE, WARNING, CRITICAL = AlertSeverity
 
@@ -113,43 +121,31 @@ def test_an_alert_comes_and_goes(
     assert play.heard() == expected
 
 
-def test_an_alert_is_dated_and_over_at_once_when_the_contrary_is_seen() -> None:
+def test_alerts_are_dated_each_subject_is_one_and_the_contrary_ends_them_at_once() -> None:
     play = Play(raise_after_s=3, clear_after_s=60)
-    play.seconds(0, 5, "bad")
+    play.seconds(0, 5, "a")
+    play.seconds(6, 9, "a", "b")
+    assert [alert.subject for alert in play.book.active] == ["b", "a"], "the newest first"
+    play.seconds(10, 10, "a", severity=CRITICAL)
+    assert [alert.subject for alert in play.book.active] == ["a", "b"], "the worst first"
     play.contrary = True
-    play.seconds(6, 6)
-    (alert,) = play.book.past
-    assert (alert.since, alert.raised, alert.last, alert.ended) == (WALL, WALL + 3, WALL + 5, WALL + 6)
-
-
-def test_each_subject_is_an_alert_of_its_own_the_worst_first_then_the_newest() -> None:
+    play.seconds(11, 11)
+    first = next(alert for alert in play.book.past if alert.subject == "a")
+    assert (first.since, first.raised, first.last, first.ended) == (WALL, WALL + 3, WALL + 10, WALL + 11)
     play = Play(clear_after_s=0)
-    play.seconds(0, 1, "a")
-    play.seconds(2, 3, "a", "b")
-    assert [alert.subject for alert in play.book.active] == ["b", "a"]
-    play.seconds(4, 4, "b", severity=CRITICAL)
-    assert [(str(e.transition), e.alert.subject) for e in play.events] == [
-        ("raised", "a"),
-        ("raised", "b"),
-        ("changed", "b"),
-        ("ended", "a"),
-    ]
+    play.moment(Moment(1.0, ("",)))
+    play.moment(Moment(2.0, wall=WALL - 3600.0))
+    (alert,) = play.book.past
+    assert alert.ended == alert.raised == WALL + 1, "though the clock was set back"
 
 
-@pytest.mark.parametrize(
-    ("rule", "more", "why"),
-    [
-        (SLOTS, {"fresh": False}, "no fresh data from slots"),
-        ({"while_idle": False}, {"busy": False}, "the server is idle"),
-        ({"hold_back": True}, {"state": BackendState.RESTARTED}, "the server has just begun"),
-        ({"counters": ("draft_tokens",)}, {}, "/metrics has no draft_tokens"),
-    ],
-)
-def test_what_is_not_judged_says_why(rule: dict[str, Any], more: dict[str, Any], why: str) -> None:
-    play = Play(**rule)
-    play.seconds(0, 0, "bad", **more)
-    assert play.book.unjudged == (("scripted", why),)
-    assert play.events == []
+def test_subjects_and_past_are_bounded() -> None:
+    play = Play(clear_after_s=0)
+    for at in range(0, 12, 2):
+        play.seconds(at, at, *(f"s{number}" for number in range(SUBJECTS * 2)))
+        assert len(play.book.active) == SUBJECTS
+        play.seconds(at + 1, at + 1)
+    assert len(play.book.past) == PAST_KEPT
 
 
 def test_a_rule_with_a_fault_blinds_no_other_and_one_that_is_off_is_not_judged(
@@ -163,26 +159,8 @@ def test_a_rule_with_a_fault_blinds_no_other_and_one_that_is_off_is_not_judged(
     watch = Watch((rule(broken, "broken"), rule(well, "sound"), rule(well, "off", enabled=False)))
     watch.look(health=OK)
     assert watch.raised() == {"sound"}
-    assert watch.state.alerts.picture().unjudged == (("broken", "the rule failed: ZeroDivisionError"),)
+    assert watch.unjudged == {"broken": "the rule failed: ZeroDivisionError"}
     assert "broken" in caplog.text
-
-
-def test_subjects_and_past_are_bounded() -> None:
-    play = Play(clear_after_s=0)
-    many = tuple(f"s{number}" for number in range(SUBJECTS * 2))
-    for at in range(0, 12, 2):
-        play.seconds(at, at, *many)
-        assert len(play.book.active) == SUBJECTS
-        play.seconds(at + 1, at + 1)
-    assert len(play.book.past) == PAST_KEPT
-
-
-def test_an_alert_never_ends_before_it_was_raised_though_the_clock_is_set_back() -> None:
-    play = Play(clear_after_s=0)
-    play.moment(Moment(1.0, ("",)))
-    play.moment(Moment(2.0, wall=WALL - 3600.0))
-    (alert,) = play.book.past
-    assert alert.ended == alert.raised == WALL + 1
 
 
 MOMENTS = st.lists(
@@ -230,3 +208,58 @@ def test_events_of_one_alert_alternate_and_add_up_to_what_is_active(
     assert {alert.key: alert.severity for alert in play.book.active} == {
         key: alert.severity for key, alert in active.items()
     }
+
+
+# The likely cause explains the rest, over others too, and is never a notice alone
+
+
+EXPLAINS = {"oom": ("crash",), "crash": ("down",), "down": ("errors",), "errors": (), "throttled": ("slow",)}
+RULES = tuple(rule(lambda *_: (), key, explains=others) for key, others in EXPLAINS.items())
+
+
+def alert(rule_id: str, severity: AlertSeverity = WARNING, since: float = 0.0, subject: str = "") -> Alert:
+    at = WALL + since
+    return Alert(rule_id, rule_id, severity, "", since=at, raised=at, last=at, subject=subject)
+
+
+@pytest.mark.parametrize(
+    ("active", "cause"),
+    [
+        ([], None),
+        ([alert("slow", NOTICE)], None),
+        ([alert("slow")], "slow"),
+        # What explains another, though it is milder and newer, and over others; unless it began much later.
+        ([alert("down", CRITICAL), alert("crash", since=10)], "crash"),
+        ([alert("errors", CRITICAL), alert("down"), alert("crash"), alert("oom", NOTICE)], "oom"),
+        ([alert("down", CRITICAL), alert("crash", since=LATER_S + 1)], "down"),
+        # Of two causes that of the worst, then that which explains more, then the older.
+        ([alert("throttled"), alert("slow"), alert("down", CRITICAL)], "down"),
+        ([alert("throttled"), alert("slow", CRITICAL), alert("down")], "throttled"),
+        ([alert("slow"), alert("throttled"), alert("errors", since=-5)], "throttled"),
+        ([alert("slow"), alert("errors", since=-5)], "errors"),
+    ],
+)
+def test_the_cause_explains_the_worst_of_what_is_wrong(active: list[Alert], cause: str | None) -> None:
+    found = likely_cause(active, RULES)
+    assert (found.rule if found is not None else None) == cause
+
+
+# What rules look at: a quarter of an hour, one sample a second, and the server's command line
+
+
+LIVE, DOWN_STATE = BackendState.LIVE, BackendState.DOWN
+
+
+def test_a_quarter_of_an_hour_is_kept_and_a_state_lasts_longer() -> None:
+    kept, dense = PictureHistory(), PictureHistory()
+    for step in range(3600):
+        kept.add(PictureSample(float(step), LIVE))
+    samples = kept.since(0.0)
+    assert (samples[-1].at - samples[0].at, len(samples)) == (KEEP_S, KEEP_S + 1)
+    assert (kept.lasting(LIVE), kept.lasting(DOWN_STATE)) == (3599.0, None)
+    for step in range(1000):
+        dense.add(PictureSample(step * 0.1, DOWN_STATE if step == 500 else LIVE))
+    assert len(dense.since(0.0)) <= 125, "looks closer than a second share a sample"
+    assert sum(sample.state is DOWN_STATE for sample in dense.since(0.0)) == 1, "and no change of state is lost"
+    assert dense.last is not None
+    assert dense.last.at == 99.9

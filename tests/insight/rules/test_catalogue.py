@@ -1,15 +1,24 @@
-"""The catalogue of rules: complete, consistent, documented, and changeable by a user's file without surprises."""
+"""The catalogue of rules: complete, consistent, changeable by a user's file; its runbooks name what is known."""
 
 import re
 
 import pytest
+from msgspec.structs import replace
 
+from insight.scenes import IDLE, OK, WALL, Watch, counters, only, process
 from specdash.cli.commands import COMMANDS
+from specdash.core.config import Resolved
 from specdash.core.errors import InputError
-from specdash.core.records import AlertSeverity
+from specdash.core.readings import FailureKind
+from specdash.core.records import Alert, AlertSeverity
 from specdash.core.removed import REMOVED_RULES
+from specdash.export.check_report import as_json, report, verdict
 from specdash.insight.charts import Metric
-from specdash.insight.rules.catalogue import FAMILIES, Rule, runbook_of, shipped, with_user_limits
+from specdash.insight.rules.catalogue import FAMILIES, Rule, runbook, runbook_of, shipped, with_user_limits
+from specdash.llama.log import LINE_CLASSES
+from specdash.tui.action_table import read_keys
+from specdash.tui.view import View
+from specdash.tui.widgets.alerts import detail_lines
 
 RULES = {rule.id: rule for rule in shipped()}
 
@@ -115,3 +124,64 @@ def test_a_file_that_cannot_be_meant_is_refused_by_name(text: str, named: str) -
     with pytest.raises(InputError) as refused:
         changed(text)
     assert named in str(refused.value)
+
+
+# Runbooks with what is known in place of their placeholders
+
+
+NAMES = ("pid", "port", "url", "upstream")
+LITERAL = re.compile(r"\b(" + "|".join(NAMES).upper() + r")\b|\{\w+\}")
+
+
+def texts(rule: str, names: tuple[tuple[str, str], ...] = ()) -> str:
+    alert = Alert(rule, "It", AlertSeverity.WARNING, "it is so", WALL, WALL, WALL, names=names)
+    todo = runbook(RULES[rule], alert)
+    return "\n".join((*todo.checks, todo.remedy, todo.meaning))
+
+
+def test_no_placeholder_is_left_whose_value_is_known_and_those_unknown_are_clear() -> None:
+    used, named = set(), set()
+    for rule in RULES:
+        general = texts(rule)
+        assert not re.search(r"\{\w+\}", general)
+        classes = [word for words in re.findall(r"\bthe log: ([a-z]+_.*)", general) for word in words.split(", ")]
+        named |= set(classes)
+        for name in NAMES:
+            count = len(re.findall(rf"\b{name.upper()}\b", general))
+            assert len(re.findall("4711", texts(rule, ((name, "4711"),)))) == count
+            used |= {name} if count else set()
+    assert used == set(NAMES)
+    assert len(named) > 1
+    assert named <= LINE_CLASSES.keys()
+    quoted = texts("upstream_unreachable", (("upstream", "/a b; rm -rf ~"),))
+    assert "curl -s '/a b; rm -rf ~'/health" in quoted, "one word of the command"
+
+
+def test_what_check_prints_and_the_incidents_screen_shows_can_be_typed_as_it_is() -> None:
+    rules = only("server_hung")
+    watch = Watch(rules)
+    watch.look(2, health=OK, metrics=counters(100), slots=IDLE, process=process(4711))
+    watch.look(7, health=FailureKind.TIMEOUT, process=process(4711))
+    result = verdict(watch.state.picture(watch.at, WALL, 60.0), rules, AlertSeverity.WARNING, 1.0, ended=False)
+    printed = report(result, rules, verbose=True)
+    assert "Stopped: kill -CONT 4711." in printed
+    (alert,) = as_json(result, rules)["alerts"]
+    assert alert["runbook"] is not None
+    for keys, key in (({}, "V: to the tune screen"), ({"take": "f8"}, "f8: to the tune screen")):
+        found = replace(watch.found("server_hung"), fix=(("LLAMA_METRICS", "1"),))
+        view = View(watch.picture, watch.state, keys=read_keys(Resolved(keys, "test")))
+        shown = ["".join(text for text, _ in line) for line in detail_lines(found, RULES["server_hung"], view, 100)]
+        assert any("-p 4711" in line for line in shown)
+        assert any(line.endswith(key) for line in shown), "the key of the action table takes the fix"
+    for text in (printed, *shown, *alert["runbook"]["checks"]):
+        assert not LITERAL.search(text)
+
+
+def test_on_another_machine_no_process_is_named() -> None:
+    watch = Watch(only("server_hung"))
+    watch.retarget(url="http://box:8080")
+    watch.look(2, health=OK, metrics=counters(100))
+    watch.look(7, health=FailureKind.TIMEOUT)
+    alert = watch.found("server_hung")
+    assert dict(alert.names) == {"url": "http://box:8080", "port": "8080"}
+    assert "-p PID" in "\n".join(runbook(RULES["server_hung"], alert).checks)

@@ -8,22 +8,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.rules.judging import OK, Watch, process
-from insight.speedup_data import baseline, row_of, state
-from specdash.core.readings import Counters, Reading, Slot, Slots, Source
+from insight.scenes import NOW, OK, WALL, Watch, baseline, measured, of_family, process, row_of, tell
+from specdash.core.readings import Counters, Slot, Slots
 from specdash.core.records import AlertSeverity
-from specdash.insight.rules.catalogue import OverError, shipped
+from specdash.insight.rules.catalogue import OverError
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
 
-OWN = tuple(rule for rule in shipped() if rule.family == "speculation")
-LIMITS = {rule.id: rule.limits for rule in OWN}
-JUDGED = 1_800_000_000.0
-"""Unix time of monotonic time 0 of a `Watch`."""
-NOW, WALL = 5000.0, 1_790_000_000.0
+OWN = of_family("speculation")
+OFF = Slots((Slot(0, is_processing=True, speculative=False, n_decoded=5),))
 
 
-def speculating(kind: str) -> Slots:
+def drafting(kind: str) -> Slots:
     return Slots((Slot(0, is_processing=True, speculative=True, n_decoded=5, speculative_types=(kind,)),))
 
 
@@ -44,7 +40,7 @@ def run(kind: str, requests: list[tuple[float, float, float, float]]) -> Watch:
     now = [1000.0, 400.0, 200.0, 100.0]
     for grown in [(0.0, 0.0, 0.0, 0.0), *requests]:
         now = [total + more for total, more in zip(now, grown, strict=True)]
-        watch.look(3, metrics=totals(*now), slots=speculating(kind), process=process(), health=OK)
+        watch.look(3, metrics=totals(*now), slots=drafting(kind), process=process(), health=OK)
     return watch
 
 
@@ -83,48 +79,40 @@ def test_drafts_in_vain_or_never_made(kind: str, requests: list[Any], severity: 
     assert (alert.severity if alert else None) is severity
 
 
-def test_an_estimate_whose_best_case_is_a_loss_raises_the_alert_without_a_log() -> None:
-    assert "speculation_hurting" in run("draft-mtp", [(212.0, 633.0, 1.0, 211.0)] * 15).raised()
-
-
-def test_the_alert_is_over_with_the_first_accepted_token() -> None:
+def test_an_alert_is_over_with_the_first_accepted_token_or_with_speculation() -> None:
+    assert "speculation_hurting" in run("draft-mtp", [(212.0, 633.0, 1.0, 211.0)] * 15).raised(), "by its best case"
     watch = run("draft-simple", [IN_VAIN] * 4)
     assert watch.raised() == {"zero_acceptance"}
-    watch.look(2, metrics=totals(2000.0, 2000.0, 201.0, 500.0), slots=speculating("draft-simple"), health=OK)
-    assert watch.raised() == set()
-
-
-def test_what_a_server_before_this_one_generated_says_nothing_of_its_drafter() -> None:
-    watch = run("draft-simple", [(100.0, 0.0, 0.0, 0.0)] * 3)
-    for tokens in (10.0, 200.0, 350.0):
-        now = process(11, started=JUDGED + 20)
-        watch.look(3, metrics=totals(tokens, 0.0, 0.0, 0.0), slots=speculating("draft-simple"), process=now, health=OK)
-    assert watch.raised() == set()
-
-
-def test_a_server_that_does_not_speculate_raises_nothing_and_what_was_wrong_is_over() -> None:
-    off = Slots((Slot(0, is_processing=True, speculative=False, n_decoded=5),))
-    watch = Watch(OWN)
-    for count in range(10):
-        watch.look(1, metrics=totals(1000.0 * count, 0.0, 0.0, 0.0), slots=off, process=process(), health=OK)
+    watch.look(2, metrics=totals(2000.0, 2000.0, 201.0, 500.0), slots=drafting("draft-simple"), health=OK)
     assert watch.raised() == set()
     watch = run("draft-dflash", [IN_VAIN] * 3)
-    assert watch.raised() == {"zero_acceptance"}
-    watch.state.retarget(replace(watch.state.target, engine="llama.cpp", pid=10))
-    watch.look(2, slots=off, process=process(), health=OK, metrics=Counters(predicted_tokens=5.0))
-    assert watch.state.picture(watch.at, WALL).views.drafting.state == "off"
+    watch.retarget(engine="llama.cpp", pid=10)
+    watch.look(2, slots=OFF, process=process(), health=OK, metrics=Counters(predicted_tokens=5.0))
+    assert (watch.picture.views.drafting.state, watch.raised()) == ("off", set())
+
+
+def test_what_a_server_before_this_one_or_without_drafts_generated_is_nothing_of_its_drafter() -> None:
+    watch = Watch(OWN)
+    for count in range(10):
+        watch.look(1, metrics=totals(1000.0 * count, 0.0, 0.0, 0.0), slots=OFF, process=process(), health=OK)
+    assert watch.raised() == set()
+    watch = run("draft-simple", [(100.0, 0.0, 0.0, 0.0)] * 3)
+    for tokens in (10.0, 200.0, 350.0):
+        now = process(11, started=WALL + 20)
+        watch.look(3, metrics=totals(tokens, 0.0, 0.0, 0.0), slots=drafting("draft-simple"), process=now, health=OK)
     assert watch.raised() == set()
 
 
 def hurting(rate: float, *, accepted: int = 20, **drafter: Any) -> list[tuple[str, object]]:
     """Summary and fix for requests at `rate` against a baseline of 50 tokens per second, with this drafter."""
-    server = state(row_of(12, rate=rate, every_s=8.0, accepted=accepted, drafted=400), (baseline(),))
-    server.apply(Reading.known(Source.METRICS, NOW - 100, totals(0, 0, 0, 0)))
-    server.apply(Reading.known(Source.METRICS, NOW - 1, totals(2400, 4800, 240, 400)))
+    server = measured(row_of(12, rate=rate, every_s=8.0, accepted=accepted, drafted=400), (baseline(),))
+    tell(server, NOW - 100, metrics=totals(0, 0, 0, 0))
+    tell(server, NOW - 1, metrics=totals(2400, 4800, 240, 400))
     picture = server.picture(NOW, WALL, 300.0)
     picture = replace(picture, views=replace(picture.views, drafter=replace(picture.views.drafter, **drafter)))
     scene = RuleScene(picture, PictureHistory())
-    return [(symptom.summary, symptom.fix) for symptom in speculation_hurting(scene, LIMITS["speculation_hurting"])]
+    limits = next(rule.limits for rule in OWN if rule.id == "speculation_hurting")
+    return [(symptom.summary, symptom.fix) for symptom in speculation_hurting(scene, limits)]
 
 
 def test_decode_slower_than_its_baseline_has_its_interval_and_the_fix_of_the_verdict() -> None:
@@ -148,9 +136,9 @@ def test_acceptance_that_falls_to_a_third_of_what_it_was_is_a_collapse_and_anoth
 
 
 def test_speculation_that_was_asked_for_and_is_not_there() -> None:
-    watch, off = Watch(OWN), Slots((Slot(0, is_processing=False, speculative=False),))
-    watch.state.retarget(replace(watch.state.target, parameters=(("spec-type", "draft-simple"),)))
-    watch.look(20, slots=off, process=process(), health=OK)
+    watch = Watch(OWN)
+    watch.retarget(parameters=(("spec-type", "draft-simple"),))
+    watch.look(20, slots=OFF, process=process(), health=OK)
     assert watch.found("speculation_off").summary.startswith("the server runs without speculation because")
-    watch.look(8, slots=speculating("draft-simple"), process=process(), health=OK)
+    watch.look(8, slots=drafting("draft-simple"), process=process(), health=OK)
     assert watch.raised() == set()
