@@ -101,7 +101,7 @@ class TestConnections:
 
     async def test_a_question_with_a_body_is_posted_once_with_its_headers(self, server: FaultServer) -> None:
         server.routes["/x"] = says(200, "{}")
-        asking = Http(server.url, "K")
+        asking = Http(server.url, {"Authorization": "Bearer K"})
         try:
             answer = await question(asking, "/x", 20.0, body={"a": "é"}, headers={"x-session": "s1"})
             assert isinstance(answer, HttpReply)

@@ -97,7 +97,7 @@ def test_a_file_has_the_mode_that_was_asked_for(tmp_path: Path) -> None:
 
 def test_what_is_saved_is_in_private_folders_of_its_own(tmp_path: Path) -> None:
     target = tmp_path / "a" / "b" / "note.json"
-    files.save(target, b"whole")
+    files.replace(target, b"whole")
     assert target.read_bytes() == b"whole"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (target.parent.parent, target.parent)] == [0o700, 0o700]
 

@@ -58,4 +58,4 @@ def resize(source: Path, target: Path, wanted: Dimensions) -> None:
                 file.seek(len(head) + place)
                 file.write(values)
             file.truncate(len(head) + at)
-        files.put(draft, target)
+        draft.replace(target)
