@@ -196,7 +196,7 @@ class Http:
     def _transport(self) -> AsyncHTTPTransport:
         import httpx
 
-        certificate = _certificate_of(self._base)
+        certificate = _own_certificates.get(_host_and_port(self._base))
         if certificate not in self._transports:
             # Without TLS no authorities are read, which takes 20 ms.
             verify = tls_context(self._base, verified=self._verified) if self._base.startswith("https:") else False
@@ -322,7 +322,8 @@ _own_certificates: dict[tuple[str, int], str] = {}
 def trust(url: str, certificate: str) -> None:
     """Take the certificate in this file for that of the server at `url`, whichever names it holds: a server of this
     machine, known by what it left of itself or by its process, answers at an address that no certificate names."""
-    _own_certificates[_host_and_port(url)] = certificate
+    with contextlib.suppress(OSError):
+        _own_certificates[_host_and_port(url)] = Path(certificate).read_text(encoding="ascii", errors="ignore")
 
 
 def _host_and_port(url: str) -> tuple[str, int]:
@@ -330,15 +331,6 @@ def _host_and_port(url: str) -> tuple[str, int]:
     host = parts.hostname or ""
     local = host == "::1" or host.startswith("127.")
     return "localhost" if local else host, parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _certificate_of(url: str) -> tuple[str, int] | None:
-    """The file with the certificate of the server at `url` and the time of its last change; None for any other."""
-    own = _own_certificates.get(_host_and_port(url)) if url.startswith("https:") else None
-    changed = 0
-    with contextlib.suppress(OSError):
-        changed = Path(own or "").stat().st_mtime_ns
-    return None if own is None else (own, changed)
 
 
 def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:
@@ -353,6 +345,6 @@ def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:
         return context
     # The certificate itself is trusted, also where the file lacks the authority that signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    with contextlib.suppress(OSError, ssl.SSLError):
-        context.load_verify_locations(own)
+    with contextlib.suppress(ValueError, ssl.SSLError):
+        context.load_verify_locations(cadata=own)
     return context
