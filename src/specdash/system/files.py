@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOCK_S = 5.0
+_LOCK_TRIES, _LOCK_PAUSE_S = 500, 0.01
 _TEMPORARY = ".specdash-new"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -151,7 +151,16 @@ def locked(directory: Path, name: str | None = None) -> Iterator[None]:
     Raises `BusyError` when the lock cannot be had in five seconds, and OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, directory)
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_S)
+            except OSError:  # a file system that has no locks for directories
+                break
+        else:
+            raise BusyError(f"another process has been writing in {directory} for long; try again")
         sweep(directory, name)
         yield
     finally:
@@ -175,20 +184,18 @@ def writing(path: Path, failed: Callable[[str], Exception]) -> Iterator[None]:
 def reason(path: Path, error: OSError) -> tuple[str, str]:
     """Why `path` could not be written, and what to do, "" where nothing is known."""
     directory = path.parent
-    match error.errno:
-        case code if code in NO_SPACE:
-            return f"no space left on the file system of {directory}", "free some, then run the command again"
-        case errno.EROFS:
-            return f"{directory} is on a read-only file system", "make it writable, or name another file"
-        case errno.EACCES:
-            who, nearest = user_name(os.geteuid()), next(it for it in (directory, *directory.parents) if it.is_dir())
-            return f"user {who} may not write in {nearest}", "ask its owner, or name another file"
-        case errno.EPERM:
-            return "the file or its directory is protected (immutable, or in another user's sticky directory)", ""
-        case errno.EBUSY:
-            return "the file is a mount point and cannot be replaced", "mount its directory instead"
-        case _:
-            return error.strerror or str(error), ""
+    nearest = next((place for place in (directory, *directory.parents) if place.is_dir()), directory)
+    who, other = user_name(os.geteuid()), "or name another file"
+    known = {
+        **dict.fromkeys(
+            NO_SPACE, (f"no space left on the file system of {directory}", "free some, then run the command again")
+        ),
+        errno.EROFS: (f"{directory} is on a read-only file system", f"make it writable, {other}"),
+        errno.EACCES: (f"user {who} may not write in {nearest}", f"ask its owner, {other}"),
+        errno.EPERM: ("the file or its directory is protected (immutable, or in another user's sticky directory)", ""),
+        errno.EBUSY: ("the file is a mount point and cannot be replaced", "mount its directory instead"),
+    }
+    return known.get(error.errno or 0, (error.strerror or str(error), ""))
 
 
 def user_name(uid: int) -> str:
@@ -212,19 +219,3 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _lock(descriptor: int, directory: Path) -> None:
-    """Without a lock where the file system has none for directories."""
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise BusyError(f"another process has been writing in {directory} for long; try again") from None
-            time.sleep(0.01)
-        except OSError:
-            return
-        else:
-            return
