@@ -144,22 +144,33 @@ class Http:
         takes it as it comes. `limit_s` bounds all of it, `silence_s` each wait for data. Raises `HttpError`."""
         import httpx
 
-        url, asked_at, is_begun = _place(self._base), time.monotonic(), False
+        url, asked_at = _place(self._base), time.monotonic()
+        is_connected = is_begun = False
         # A connection that is being made is closed by its own limit alone, which counts for TCP and TLS each.
         connect_s = min(self._connect_s, limit_s * (0.45 if url.startswith("https:") else 0.9))
         timeout = httpx.Timeout(connect=connect_s, read=silence_s, write=silence_s, pool=None)
+
+        async def trace(event: str, _: Mapping[str, Any]) -> None:
+            nonlocal is_connected
+            if event == "http11.send_request_headers.started":
+                is_connected = True
+                if self._checks_listener and not _is_own_listener(self._base):
+                    raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
+
         kind = {} if body is None else {"Content-Type": "application/json"}
         sent = {"Accept-Encoding": "identity", "User-Agent": "specdash", **kind, **self._headers, **(headers or {})}
         try:
+            request = httpx.Request(
+                "GET" if body is None else "POST",
+                url + path,
+                headers=sent,
+                content=None if body is None else json.dumps(body).encode(),
+                extensions={"timeout": timeout.as_dict(), "trace": trace},
+            )
+            # Authorities are read outside of the limit: the one of a connection being made must run out before it.
+            transport = self._transport()
             async with asyncio.timeout(limit_s):
-                request = httpx.Request(
-                    "GET" if body is None else "POST",
-                    url + path,
-                    headers=sent,
-                    content=None if body is None else json.dumps(body).encode(),
-                    extensions={"timeout": timeout.as_dict(), "trace": self._check_listener},
-                )
-                response = await self._transport().handle_async_request(request)
+                response = await transport.handle_async_request(request)
                 is_begun = True
                 try:
                     answer = HttpReply(response.status_code, dict(response.headers), response.aiter_raw(), asked_at)
@@ -169,12 +180,12 @@ class Http:
                     await response.aclose()
         except HttpError:
             raise
-        except httpx.ConnectTimeout:
-            why = f"no connection within {min(self._connect_s, limit_s):.1f} s"
-            raise NoConnectionError(UNREACHABLE, why) from None
-        except httpx.TimeoutException:
-            raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
-        except TimeoutError:
+        except (TimeoutError, httpx.TimeoutException) as error:
+            if isinstance(error, httpx.ConnectTimeout) or not is_connected:
+                why = f"no connection within {min(self._connect_s, limit_s):.1f} s"
+                raise NoConnectionError(UNREACHABLE, why) from None
+            if isinstance(error, httpx.TimeoutException):
+                raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
             why = "the answer was not complete" if is_begun else "accepts connections, no answer"
             raise LateError(TIMEOUT, f"{why} within {limit_s:.1f} s") from None
         except (httpx.TransportError, httpx.InvalidURL, OSError, ValueError) as error:
@@ -184,14 +195,6 @@ class Http:
         """Close all connections."""
         while self._transports:
             await self._transports.popitem()[1].aclose()
-
-    async def _check_listener(self, event: str, _: Mapping[str, Any]) -> None:
-        """Asked at each step of a request: once there is a connection, before anything is sent."""
-        if self._checks_listener and event == "http11.send_request_headers.started":
-            from specdash.system.processes import listener_owners  # psutil, which a client without a key does not need
-
-            if listener_owners(_host_and_port(self._base)[1]) != {os.geteuid()}:
-                raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
 
     def _transport(self) -> AsyncHTTPTransport:
         import httpx
@@ -203,6 +206,12 @@ class Http:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=KEEPALIVE_S)
             self._transports[certificate] = httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False)
         return self._transports[certificate]
+
+
+def _is_own_listener(url: str) -> bool:
+    from specdash.system.processes import listener_owners  # psutil, which a client without a key does not need
+
+    return listener_owners(_host_and_port(url)[1]) == {os.geteuid()}
 
 
 def _fault(error: Exception, url: str, *, is_begun: bool) -> HttpError:
