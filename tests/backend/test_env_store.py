@@ -224,19 +224,7 @@ def test_a_failed_write_says_which_version_is_there(
     assert env_file.read_bytes() == there
 
 
-@pytest.mark.parametrize("nameless", [True, False])
-def test_a_check_beforehand_leaves_no_trace(
-    nameless: bool, env_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.open
-
-    def without(path: Any, flags: int, *rest: Any, **named: Any) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-        return real(path, flags, *rest, **named)
-
-    if not nameless:
-        monkeypatch.setattr(os, "open", without)
+def test_a_check_beforehand_leaves_no_trace(env_file: Path, tmp_path: Path) -> None:
     check_writable(read_env(env_file))
     check_writable(read_env(tmp_path / "a" / "b" / "new.env"))
     assert names(env_file.parent) == ["a.env"]

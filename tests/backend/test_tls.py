@@ -16,8 +16,7 @@ from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.collect.discover import discover, server_arguments
 from specdash.core.readings import Failure, Health, HealthStatus
 from specdash.core.records import Drafting
-from specdash.llama.blocking import BlockingClient
-from specdash.llama.client import LlamaClient
+from specdash.llama.client import BlockingClient, LlamaClient
 from specdash.system import http
 from support.certificates import make_certificate
 from support.engines import RunningBackend, engine_env, with_draft

@@ -1,6 +1,7 @@
 """`specdash verify` as an operator uses it: on servers that differ by script, and on real engines."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_speculation_that_was_not_used_is_said_and_fails_when_strict(capsys: pyt
 def test_what_fails_in_between_ends_it_with_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert compared(Behaviour(fails_from=6)) == ExitCode.FAILED
     printed = capsys.readouterr()
-    assert "the candidate answered HTTP 500: Compute error." in printed.err
+    assert re.search("the candidate: .*/completion answers HTTP 500: Compute error", printed.err)
     assert "STOPPED: 4 of 12 answers" in printed.out
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from specdash.system import files
-from support.ended import zombie
 
 WRITER = """
 import sys, time
@@ -80,24 +79,12 @@ def test_what_cannot_take_its_place_is_not_left_beside_it(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["now.json"]
 
 
-def test_the_draft_of_a_writer_that_ended_and_was_not_reaped_goes_too(tmp_path: Path) -> None:
-    target = tmp_path / "now.json"
-    with zombie() as pid:
-        draft = tmp_path / f".now.json.{pid}-1.specdash-new"
-        draft.write_bytes(b"half of it")
-        files.replace(target, b"whole")
-        assert not draft.exists()
-
-
-def test_a_file_has_the_mode_that_was_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_has_the_mode_that_was_asked_for_in_private_folders_of_its_own(tmp_path: Path, durable: bool) -> None:
+    target = tmp_path / "a" / "b" / "unit"
     for mode in (0o600, 0o644):
-        files.replace(tmp_path / "unit", b"x", mode)
-        assert stat.S_IMODE((tmp_path / "unit").stat().st_mode) == mode
-
-
-def test_what_is_saved_is_in_private_folders_of_its_own(tmp_path: Path) -> None:
-    target = tmp_path / "a" / "b" / "note.json"
-    files.save(target, b"whole")
+        files.replace(target, b"whole", mode, durable=durable)
+        assert stat.S_IMODE(target.stat().st_mode) == mode
     assert target.read_bytes() == b"whole"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (target.parent.parent, target.parent)] == [0o700, 0o700]
 

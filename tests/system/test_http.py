@@ -113,7 +113,7 @@ async def events_of(*pieces: bytes, **limit: int) -> list[bytes]:
         for piece in pieces:
             yield piece
 
-    return [event async for event in http.Response(200, {}, body(), 0.0).events(**limit)]
+    return [event async for event in http.HttpReply(200, {}, body(), 0.0).events(**limit)]
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))

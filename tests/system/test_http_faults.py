@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import Failure, FailureKind
-from specdash.llama.chat import ChatClient, ChatFault
-from specdash.llama.client import MAX_BODY_BYTES, question
+from specdash.llama import chat
+from specdash.llama.chat import ChatFault
+from specdash.llama.client import MAX_BODY_BYTES, BlockingClient, question
 from specdash.system import http
 from support.fault_server import (
     FaultServer,
@@ -146,7 +147,7 @@ CHAT_FAULTS = {
 def test_a_bench_has_an_answer_with_its_fault(server: FaultServer, name: str) -> None:
     server.routes["/v1/chat/completions"], kind = FAULTS[name]
     limit_s = 20.0 if kind in (K.GARBAGE, K.RESET, K.ERROR) else LIMIT_S
-    heard = ChatClient(server.url, limit_s=limit_s).ask({"stream": True})
+    heard = chat.ask(BlockingClient(server.url), {"stream": True}, limit_s=limit_s)
     assert heard.fault in CHAT_FAULTS[kind]
     assert heard.error
     assert heard.done_s is not None
@@ -179,7 +180,7 @@ async def test_no_connection_is_told_from_a_broken_answer(name: str) -> None:
     with pytest.raises(http.NoConnectionError) as raised:
         await asyncio.to_thread(http.ask, url, "/x", timeout=20.0)
     assert raised.value.kind == kind
-    heard = await asyncio.to_thread(ChatClient(url).ask, {})
+    heard = await asyncio.to_thread(chat.ask, BlockingClient(url), {})
     assert heard.fault is ChatFault.UNREACHABLE
 
 

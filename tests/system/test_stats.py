@@ -55,17 +55,6 @@ def test_the_interval_holds_the_difference_and_exchanging_the_sides_negates_it(
     assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
 
 
-@pytest.mark.parametrize("count", [12, 13, 30, 101])
-def test_the_shortcut_to_a_resamples_median_is_what_resampling_gives(count: int) -> None:
-    rng = random.Random(count)
-    sample = [rng.lognormvariate(3, 0.5) for _ in range(count)]
-    plain = sorted(median(rng.choices(sample, k=count)) for _ in range(4000))
-    short = sorted(median_of(sample).resamples)
-    spread = quantile(plain, 0.9) - quantile(plain, 0.1)
-    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
-        assert abs(quantile(short, share) - quantile(plain, share)) < 0.25 * spread
-
-
 def test_resamples_of_a_ratio_scatter_as_far_as_theory_says() -> None:
     rng = random.Random(3)
     sample = [(rng.randint(0, 100), 100) for _ in range(150)]

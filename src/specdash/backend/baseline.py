@@ -27,9 +27,9 @@ from specdash.core.paths import baselines_file, trial_file
 from specdash.core.readings import ROUTER
 from specdash.core.records import Baseline, BaselineMethod
 from specdash.core.speculation import spec_type
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import BlockingClient
 from specdash.llama.model_shape import shape_of
-from specdash.llama.server_answers import error_message, mapping
+from specdash.llama.server_answers import mapping
 from specdash.system import files
 from specdash.system.http import Cancel
 from specdash.system.stats import MOST, Interval, interval, mean, mean_reach, median, median_of
@@ -144,7 +144,7 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
         """The numbers of all tasks that were asked for."""
         self.read_along = True
         """Whether a draft model reads along, as far as the server names its types."""
-        self._text = self._client.tokenised(_TEXT, special=False)
+        self._text = self._client.tokens(_TEXT, special=False)
         self._prompts: dict[int, list[int]] = {slot: [] for slot in self.slots}
         self._last = {slot.id: slot.task for slot in seen.slots}
 
@@ -214,13 +214,10 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
         }  # fmt: skip
         if len(slots) == 1:
             body |= {"prompt": prompts[0], "id_slot": slots[0]}
-        try:
-            reply = self._client.post("/completion", body, _SILENCE_S)
-        except OSError as error:
-            raise self._client.unreachable(error) from None
-        answers = [mapping(row) for row in (reply.json if isinstance(reply.json, list) else [reply.json])]
-        if reply.status != 200 or len(answers) != len(slots):
-            raise SpecdashError(f"{self.url} answered HTTP {reply.status}: {error_message(reply.body)}")
+        found = self._client.look("/completion", body, _SILENCE_S).json
+        answers = [mapping(row) for row in (found if isinstance(found, list) else [found])]
+        if len(answers) != len(slots):
+            raise SpecdashError(f"{self.url}/completion gave {len(answers)} answers to {len(slots)} prompts")
         answers.sort(key=lambda answer: int(answer.get("index") or 0))
         self.generated += sum(int(mapping(answer.get("timings")).get("predicted_n") or 0) for answer in answers)
         for slot, answer in zip(slots, answers, strict=True) if tokens <= _FEW else ():
@@ -418,7 +415,6 @@ def add_baseline(baseline: Baseline, env: Mapping[str, str] = os.environ) -> Non
             # Lines of a newer version stay.
             lines = [line for line, known in read if known is None or known.key != baseline.key]
             files.replace(path, ("\n".join([*lines, baseline.to_json()]) + "\n").encode())
-            files.sync_directory(path.parent)
     except files.BusyError as error:
         raise ConflictError(str(error)) from None
     except OSError as error:

@@ -20,7 +20,7 @@ from specdash.core.envfile import EnvFile, decode, parse, read_values
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.structs import Masked
 from specdash.system import files
-from specdash.system.files import FileAttributes, group_name, user_name
+from specdash.system.files import group_name, user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,9 +56,9 @@ class EnvSnapshot(Masked, Struct, frozen=True):
         return parse(decode(self.data))
 
     @property
-    def attributes(self) -> FileAttributes | None:
-        """What a new version keeps of the file; None where there is none. Raises `NotWrittenError` where this user
-        cannot keep its owner."""
+    def model(self) -> Path | None:
+        """The file whose mode, owner and attributes a new version keeps; None where there is none. Raises
+        `NotWrittenError` where this user cannot keep its owner."""
         me, groups = os.geteuid(), (os.getegid(), *os.getgroups())
         if self.exists and me and (self.uid != me or self.gid not in groups):
             mine, owner = user_name(me), f"{user_name(self.uid)}:{group_name(self.gid)}"
@@ -66,7 +66,7 @@ class EnvSnapshot(Masked, Struct, frozen=True):
                 f"{self.path} was not written, and is as it was: it belongs to {owner}, which user {mine} cannot keep; "
                 f"run the command as its owner, or take it over with `sudo chown {mine}: {self.target}`"
             )
-        return FileAttributes(self.target, self.mode, self.uid, self.gid) if self.exists else None
+        return self.target if self.exists else None
 
     @property
     def values(self) -> dict[str, str]:
@@ -102,13 +102,13 @@ def _writing(path: Path, failed: str = "{} was not written, and is as it was") -
 
 
 def check_writable(snapshot: EnvSnapshot) -> None:
-    """Raise `NotWrittenError` if `replace_env` would, as far as that can be seen without leaving a trace: directory and
+    """Raise `NotWrittenError` if `replace_env` would, as far as a draft that is removed at once shows it: directory and
     file system writable, owner kept, space for the file and a few more lines."""
     directory = snapshot.target.parent
     while not directory.exists():
         directory = directory.parent
     with _writing(snapshot.path):
-        files.rehearse(directory, len(snapshot.data) + _SLACK, snapshot.attributes)
+        files.temporary(directory / "check", bytes(len(snapshot.data) + _SLACK), snapshot.model).unlink()
         if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
             raise PermissionError(errno.EPERM, "immutable")
 
@@ -124,10 +124,10 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
         files.make_directories(directory)
         with files.locked(directory):
             now = _unchanged(snapshot)
-            draft = files.temporary(snapshot.target, data, now.attributes)
+            draft = files.temporary(snapshot.target, data, now.model)
             with files.gone_on_failure(draft):
                 _unchanged(snapshot)
-                files.put(draft, snapshot.target)
+                draft.replace(snapshot.target)
     try:
         files.sync_directory(directory)
     except OSError as error:
@@ -181,7 +181,6 @@ class Backups:
                 path = folder / f"{number:04d}.env"
                 files.create(path.with_suffix(".json"), json.dumps(about).encode())
                 files.replace(path, snapshot.data)
-            files.sync_directory(folder)
         return Backup(number, at, snapshot.digest, path, Path(file), snapshot.exists)
 
     def list(self, role: Role) -> tuple[Backup, ...]:
@@ -211,7 +210,7 @@ class Backups:
         """Keep the version of this env file that serves, in place of the one before. Raises `NotWrittenError`."""
         if self.good(role, file) != data:
             with _writing(self._good(role, file)):
-                files.save(self._good(role, file), data)
+                files.replace(self._good(role, file), data)
 
     def good(self, role: Role, file: Path) -> bytes | None:
         """The version of this env file that served last; None where none is kept."""

@@ -208,7 +208,7 @@ class NoteFile(Generic[Note]):
     def write(self, note: Note) -> None:
         """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
         with files.writing(self.path, NotWrittenError):
-            files.save(self.path, note.to_json().encode())
+            files.replace(self.path, note.to_json().encode())
 
     def remove(self) -> None:
         """Nothing is left to be done by it."""

@@ -275,7 +275,6 @@ def end_run_record(path: Path, how: str, *, crashed: bool) -> None:
         record = RunRecord.from_json(path.read_text(encoding="utf-8"))
         if record is not None:
             directory = ended_records_dir()
-            files.make_directories(directory)
             name = re.sub(r"[^\w.-]+", "_", record.url)
             ended = replace(record, ended=time.time(), end=how, crashed=crashed)
             files.replace(directory / f"{name}.json", ended.to_json().encode())

@@ -21,7 +21,7 @@ from specdash.core.readings import Health, HealthStatus
 from specdash.core.records import SEE_LOG, Drafting, StartCheck, unexplained
 from specdash.core.speculation import spec_type
 from specdash.core.structs import Masked
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import ParseError, error_message, mapping, natural, parse_health, parse_metrics
 from specdash.system.http import Cancel, ask
 

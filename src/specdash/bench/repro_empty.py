@@ -22,8 +22,8 @@ from specdash.bench.load.samples import request_body
 from specdash.bench.replay.replay_run import ServerQuestions
 from specdash.bench.replay.replay_run import flat as as_text
 from specdash.core.errors import ExitCode, InputError, RefusedError
-from specdash.llama.blocking import ANSWER_S
-from specdash.llama.chat import ChatClient, ChatFault
+from specdash.llama import chat
+from specdash.llama.client import ANSWER_S
 from specdash.llama.server_answers import ParseError, error_message, parse_props
 
 if TYPE_CHECKING:
@@ -286,11 +286,6 @@ class ReproRun:
     tool_chars: int
     max_tokens: int
     limit_s: float = LIMIT_S
-    _chat: ChatClient = dataclasses.field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        place, limit = self.place, self.limit_s
-        self._chat = ChatClient(place.url, place.key, silence_s=limit, limit_s=math.inf, keep_text=True)
 
     def plan(self) -> ReproPlan:
         """Which calls fit, and how to say them. Raises `InputError` when fewer than two fit or for a refused key,
@@ -375,10 +370,10 @@ class ReproRun:
         """One streamed answer. What goes wrong is part of the reply."""
         conversation = self._messages(plan.calls[index], nonce, flat=plan.flat)
         tools = () if plan.flat else TOOLS
-        answer = self._chat.ask(
-            request_body(conversation, self.max_tokens, tools=tools, model=self.place.model, cached=cached)
-        )
-        gone = answer.fault is ChatFault.UNREACHABLE
+        body = request_body(conversation, self.max_tokens, tools=tools, model=self.place.model, cached=cached)
+        server, silence_s = self.place.client(ANSWER_S), self.limit_s
+        answer = chat.ask(server, body, silence_s=silence_s, limit_s=math.inf, keep_text=True)
+        gone = answer.fault is chat.ChatFault.UNREACHABLE
         return ReproReply(
             content_chars=len(answer.text.strip()),
             reasoning_chars=len(answer.reasoning.strip()),

@@ -22,11 +22,11 @@ from msgspec.structs import asdict, replace
 
 from specdash.bench.load.contact import slots_told
 from specdash.bench.load.samples import request_body
-from specdash.core.errors import InputError, UnreachableError
+from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from specdash.core.readings import Slots, most_recent_resident
 from specdash.core.structs import Masked
-from specdash.llama.blocking import ANSWER_S, BlockingClient, bearer
-from specdash.llama.chat import ChatClient
+from specdash.llama import chat
+from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import (
     ParseError,
     error_message,
@@ -37,7 +37,6 @@ from specdash.llama.server_answers import (
     parse_models,
     text,
 )
-from specdash.system import http
 from specdash.system.text import counted, percent
 
 if TYPE_CHECKING:
@@ -477,12 +476,9 @@ class Smoke:
     """Why there is no long prompt."""
     _room: int | None = dataclasses.field(init=False, default=None)
     _client: BlockingClient = dataclasses.field(init=False, repr=False)
-    _chat: ChatClient = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        limit_s = self.effort.limit_s
         self._client = BlockingClient(self.url, self.key, self.model)
-        self._chat = ChatClient(self.url, self.key, limit_s=limit_s, keep_text=True)
 
     def run(self) -> None:
         """Send everything. Raises `UnreachableError` when no one answers at the beginning, `InputError` for a model or
@@ -557,21 +553,21 @@ class Smoke:
     def _size(self, prompt: str) -> int:
         """Tokens of the text; where the server does not tell, a cautious guess."""
         try:
-            tokens = self._client.tokens(prompt)
-        except OSError:
-            tokens = None
-        return max(1, len(tokens)) if tokens is not None else len(prompt) // 6
+            return len(self._client.tokens(prompt))
+        except SpecdashError:
+            return len(prompt) // 6
 
     def _first_look(self) -> None:
+        server = BlockingClient(self.url, self.key)
         try:
-            reply = http.ask(self.url, "/health", timeout=ANSWER_S)
+            reply = server.get("/health")
         except OSError as error:
             raise self._client.unreachable(error) from None
         if reply.status == 503:
             raise UnreachableError(f"{self.url} is not ready: {error_message(reply.body) or 'HTTP 503'}")
         props = None
         with contextlib.suppress(OSError):
-            props = http.ask(self.url, "/props", headers=bearer(self.key), timeout=ANSWER_S)
+            props = server.get("/props")
             self._client.check_key(props, "/props")
         if props is not None and mapping(props.json).get("role") == "router":
             self._choose()
@@ -581,7 +577,7 @@ class Smoke:
     def _choose(self) -> None:
         """The model behind a router, and how it is started. Raises `InputError` when none such is there."""
         try:
-            known = parse_models(http.ask(self.url, "/models", headers=bearer(self.key), timeout=ANSWER_S).body).models
+            known = parse_models(BlockingClient(self.url, self.key).get("/models").body).models
         except (OSError, ParseError) as error:
             raise InputError(f"{self.url}/models: {one_line(str(error)) or type(error).__name__}") from None
         found = next(
@@ -640,7 +636,7 @@ class Smoke:
         messages = [{"role": "user", "content": prompt}]
         body = request_body(messages, tokens, model=self.model, streamed=streamed)
         blank = SmokeCompletion(kind, streamed)
-        answer = self._chat.ask(body)
+        answer = chat.ask(self._client, body, limit_s=self.effort.limit_s, keep_text=True)
         if answer.fault is not None:
             return replace(blank, error=answer.error)
         if answer.finish is None:

@@ -38,7 +38,7 @@ from specdash.bench.verify import (
 )
 from specdash.core.errors import InputError, RefusedError, SpecdashError
 from specdash.core.structs import Masked
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import integer, mapping, natural
 from specdash.llama.server_answers import text as as_text
 from specdash.system.http import Cancel
@@ -119,17 +119,11 @@ class VerifyServer:
 
     def tokenised(self, text: str) -> tuple[int, ...]:
         """The text as this server's tokens, with what stands at the beginning of any text."""
-        return tuple(self._client.tokenised(text))
+        return tuple(self._client.tokens(text))
 
     def templated(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt that the model's chat template makes of messages and tools."""
-        try:
-            found = self._client.prompt(messages, tools)
-        except OSError as error:
-            raise self._client.unreachable(error) from None
-        if found is None:
-            raise SpecdashError(f"{self.url}/apply-template gave no prompt")
-        return found
+        return self._client.prompt(messages, tools)
 
     def text(self, tokens: Sequence[int]) -> str:
         return as_text(mapping(self._client.look("/detokenize", {"tokens": list(tokens)}).json).get("content")) or ""
@@ -161,7 +155,10 @@ class VerifyServer:
 
     def _complete(self, prompt: Sequence[int], tokens: int, *, cached: bool = False, **more: Any) -> dict[str, Any]:
         body = {**GREEDY, "prompt": list(prompt), "n_predict": tokens, "cache_prompt": cached, **more}
-        return self._client.complete(body, self.limit_s, self.name)
+        try:
+            return mapping(self._client.look("/completion", body, self.limit_s).json)
+        except SpecdashError as error:
+            raise SpecdashError(f"{self.name}: {error}") from None
 
 
 def _logprob(value: object) -> float | None:

@@ -217,9 +217,9 @@ class ProcessWatch:
         elapsed = None if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
         # A member seen for the first time has no earlier figure to subtract.
-        grown = ((usage.cpu_s, self._used[pid]) for pid, usage in usages.items())
-        used_s = sum(cpu_s - before_s for cpu_s, before_s in grown if before_s is not None)
-        self._used |= {pid: usage.cpu_s for pid, usage in usages.items()}
+        spent = {pid: usage["cpu_times"].user + usage["cpu_times"].system for pid, usage in usages.items()}
+        used_s = sum(cpu_s - before_s for pid, cpu_s in spent.items() if (before_s := self._used[pid]) is not None)
+        self._used |= spent
         before, self._waited = self._waited, _waited(self._used)
         waits = [ns - before[thread] for thread, ns in self._waited.items() if thread in before]
         return ProcessTree(
@@ -227,12 +227,12 @@ class ProcessWatch:
             name=self._name,
             started_wall=self._started,
             cpu_cores=max(0.0, used_s / elapsed) if elapsed else None,
-            memory_bytes=sum(usage.resident_bytes for usage in usages.values()),
-            threads=sum(usage.threads for usage in usages.values()),
+            memory_bytes=sum(usage["memory_info"].rss for usage in usages.values()),
+            threads=sum(usage["num_threads"] for usage in usages.values()),
             processes=len(usages),
             pids=self.pids,
             command=self._command,
-            stopped=tuple(pid for pid, usage in usages.items() if usage.stopped),
+            stopped=tuple(pid for pid, usage in usages.items() if usage["status"] == psutil.STATUS_STOPPED),
             cpu_wait=round(min(1.0, max(waits) / 1e9 / elapsed), 2) if waits and elapsed else None,
         )
 

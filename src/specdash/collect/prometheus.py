@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from specdash.core.errors import InputError, UnreachableError
-from specdash.llama.blocking import bearer
+from specdash.llama.client import bearer
 from specdash.llama.server_answers import mapping
 from specdash.system.http import ask, words
 from specdash.system.text import MIB, clean

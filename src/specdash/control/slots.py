@@ -20,7 +20,7 @@ from msgspec import Struct
 from specdash.core.errors import InputError, NotWrittenError, RefusedError, SpecdashError, UnreachableError, UsageError
 from specdash.core.readings import RESIDENT
 from specdash.core.speculation import MemoryKind
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import error_message, mapping, natural, router_models
 from specdash.system.http import words
 from specdash.system.text import size

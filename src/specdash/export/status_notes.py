@@ -88,8 +88,7 @@ class StatusNotes:
         digest = hashlib.blake2b(note.url.encode(), digest_size=6).hexdigest()
         self._file = self._directory / f"{digest}-{os.getpid()}.json"
         with contextlib.suppress(OSError):
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            files.note(self._file, note.to_json().encode())
+            files.replace(self._file, note.to_json().encode(), durable=False)
 
     def close(self) -> None:
         """Take the note back: the watch is over."""

@@ -38,7 +38,6 @@ from specdash.llama.log.safe import (
     safe_text,
 )
 from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES
-from specdash.system.files import put
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,11 +162,11 @@ def move_aside(path: Path, error: BaseException) -> Path | None:
         number = 1
         while (aside := path.with_name(f"{path.name}.{ending}-{number}")).exists():
             number += 1
-        put(path, aside)
+        path.replace(aside)
         for ending in ("-wal", "-shm"):
             beside = path.with_name(path.name + ending)
             if beside.exists():
-                put(beside, aside.with_name(aside.name + ending))
+                beside.replace(aside.with_name(aside.name + ending))
         return aside
     finally:
         os.close(lock)

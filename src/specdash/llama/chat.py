@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from specdash.llama.blocking import bearer
+from specdash.llama.client import bearer
 from specdash.llama.server_answers import error_message, mapping, natural, one_line
 from specdash.llama.server_answers import text as as_text
 from specdash.system import http
+from specdash.system.http import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.system.http import Response
+    from specdash.llama.client import BlockingClient
+    from specdash.system.http import HttpReply
 
 PATH = "/v1/chat/completions"
 SILENCE_S = 600.0
@@ -99,111 +101,94 @@ class ChatAnswer(Struct):
         return predicted if predicted is not None else natural(self.usage.get("completion_tokens"))
 
 
-class ChatClient:
-    """Asks one server; used by several threads at once. `cancel` ends all that is under way, and all that follows."""
+def ask(
+    server: BlockingClient,
+    body: Mapping[str, Any],
+    *,
+    silence_s: float = SILENCE_S,
+    limit_s: float = LIMIT_S,
+    keep_text: bool = False,
+) -> ChatAnswer:
+    """Send the request, which should ask for a stream, and hear the answer out.
 
-    def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        *,
-        silence_s: float = SILENCE_S,
-        limit_s: float = LIMIT_S,
-        keep_text: bool = False,
-    ) -> None:
-        """`silence_s` bounds each wait for data, `limit_s` a whole answer. Raises `UsageError` for a key that cannot be
-        sent."""
-        self._url, self._key, self._headers = url, key, bearer(key)
-        self._silence_s, self._limit_s, self._keep_text = silence_s, limit_s, keep_text
-        self.cancel = http.Cancel()
+    `silence_s` bounds each wait for data, `limit_s` the whole answer; the server's own limit does not count. Raises
+    `UsageError` for a key that cannot be sent."""
+    heard, key = ChatAnswer(time.monotonic()), server.key
+    how: dict[str, Any] = {"silence_s": silence_s, "timeout": limit_s, "verified": server.verified}
+    how |= {"headers": bearer(key), "cancel": server.cancel, "body": body}
+    try:
+        http.ask(server.url, PATH, hear=lambda answer: _hear(answer, heard, keep_text), **how)
+    except http.NoConnectionError as error:
+        heard.fault, heard.error = ChatFault.UNREACHABLE, f"no connection: {error}"
+    except http.LateError as error:
+        heard.fault, heard.error = ChatFault.TIMEOUT, str(error)
+    except OSError as error:
+        kind = getattr(error, "kind", "")
+        fault = ChatFault.GARBAGE if kind == http.TOO_LARGE else ChatFault.BROKEN
+        heard.fault, heard.error = ChatFault(kind) if kind in list(ChatFault) else fault, http.words(error)
+    if heard.fault is not None and server.cancel is not None and server.cancel.cancelled:
+        heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
+    heard.error = one_line(heard.error.replace(key, "***") if key else heard.error)
+    heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()
+    return heard
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self.cancel.cancelled
 
-    def ask(self, body: Mapping[str, Any]) -> ChatAnswer:
-        """Send the request, which should ask for a stream, and hear the answer out."""
-        heard, url, key = ChatAnswer(time.monotonic()), self._url, self._key
-        how: dict[str, Any] = {"headers": self._headers, "silence_s": self._silence_s, "limit_s": self._limit_s}
-        try:
-            http.hear(url, PATH, lambda answer: self._hear(answer, heard), body=body, cancel=self.cancel, **how)
-        except _FaultError as error:
-            heard.fault, heard.error = error.fault, str(error)
-        except http.NoConnectionError as error:
-            heard.fault, heard.error = ChatFault.UNREACHABLE, f"no connection: {error}"
-        except http.LateError as error:
-            heard.fault, heard.error = ChatFault.TIMEOUT, str(error)
-        except OSError as error:
-            is_garbage = getattr(error, "kind", None) in (http.GARBAGE, http.TOO_LARGE)
-            heard.fault, heard.error = ChatFault.GARBAGE if is_garbage else ChatFault.BROKEN, http.words(error)
-        if heard.fault is not None and self.cancelled:
-            heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
-        heard.error = one_line(heard.error.replace(key, "***") if key else heard.error)
-        heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()
-        return heard
-
-    async def _hear(self, answer: Response, heard: ChatAnswer) -> None:
-        heard.status = answer.status
-        if heard.status != 200:
-            fault = ChatFault.SERVER if heard.status >= 500 else ChatFault.REFUSED
-            message = error_message((await answer.whole()).body)
-            why = f"HTTP {heard.status}{': ' if message else ''}{message}"
-            raise _FaultError(ChatFault.BUSY if heard.status in (429, 503) else fault, why)
-        if "text/event-stream" not in answer.headers.get("content-type", ""):
-            # An answer in one piece, of a server that does not stream.
-            given = mapping((await answer.whole()).json)
-            heard.done_s = time.monotonic()
-            if not given.keys() & {"choices", "error"}:
-                raise _FaultError(ChatFault.GARBAGE, "the answer is not a chat completion; is this llama-server?")
-            self._take(heard, given)
-            return
-        has_end = False
-        async for event in answer.events():
-            if has_end := event == b"[DONE]":
-                break
-            if heard.first_s is not None and not self._keep_text and _NEEDED.search(event) is None:
-                heard.chunks += 1
-                continue
-            try:
-                self._take(heard, mapping(json.loads(event)))
-            except ValueError:
-                why = f"an event that is not JSON: {one_line(repr(event[:60]))}"
-                raise _FaultError(ChatFault.GARBAGE, why) from None
+async def _hear(answer: HttpReply, heard: ChatAnswer, keep_text: bool) -> None:
+    """Raises `HttpError`, its kind a `ChatFault` where the answer is whole but none that was asked for."""
+    heard.status = answer.status
+    if heard.status != 200:
+        fault = ChatFault.SERVER if heard.status >= 500 else ChatFault.REFUSED
+        message = error_message((await answer.whole()).body)
+        why = f"HTTP {heard.status}{': ' if message else ''}{message}"
+        raise HttpError(ChatFault.BUSY if heard.status in (429, 503) else fault, why)
+    if "text/event-stream" not in answer.headers.get("content-type", ""):
+        # An answer in one piece, of a server that does not stream.
+        given = mapping((await answer.whole()).json)
         heard.done_s = time.monotonic()
-        if not has_end and heard.finish is None:
-            raise _FaultError(ChatFault.BROKEN, "the answer stopped before its end")
-
-    def _take(self, heard: ChatAnswer, given: Mapping[str, Any]) -> None:
-        if "error" in given:
-            raise _FaultError(ChatFault.SERVER, error_message(json.dumps(given)) or "an error event")
-        heard.timings = mapping(given.get("timings")) or heard.timings
-        heard.usage = mapping(given.get("usage")) or heard.usage
-        heard.model = as_text(given.get("model")) or heard.model
-        heard.build = as_text(given.get("system_fingerprint")) or heard.build
-        choices = given.get("choices")
-        choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
-        heard.finish = as_text(choice.get("finish_reason")) or heard.finish
-        delta = mapping(choice.get("delta")) or mapping(choice.get("message"))
-        text, calls = delta.get("content"), delta.get("tool_calls")
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        if text or reasoning or calls:
+        if not given.keys() & {"choices", "error"}:
+            raise HttpError(ChatFault.GARBAGE, "the answer is not a chat completion; is this llama-server?")
+        _take(heard, given, keep_text)
+        return
+    has_end = False
+    async for event in answer.events():
+        if has_end := event == b"[DONE]":
+            break
+        if heard.first_s is not None and not keep_text and _NEEDED.search(event) is None:
             heard.chunks += 1
-            # An answer in one piece does not tell when its first token was there.
-            if heard.first_s is None and heard.done_s is None:
-                heard.first_s = time.monotonic()
-        for place, call in enumerate(calls if isinstance(calls, list) else ()):
-            index = natural(mapping(call).get("index"))
-            heard.calls.add(place if index is None else index)
-            if self._keep_text:
-                made = mapping(mapping(call).get("function"))
-                heard.called += (as_text(made.get("name")) or "") + (as_text(made.get("arguments")) or "")
-        if self._keep_text:
-            heard.text += as_text(text) or ""
-            heard.reasoning += as_text(reasoning) or ""
+            continue
+        try:
+            _take(heard, mapping(json.loads(event)), keep_text)
+        except ValueError:
+            raise HttpError(ChatFault.GARBAGE, f"an event that is not JSON: {one_line(repr(event[:60]))}") from None
+    heard.done_s = time.monotonic()
+    if not has_end and heard.finish is None:
+        raise HttpError(ChatFault.BROKEN, "the answer stopped before its end")
 
 
-class _FaultError(Exception):
-    def __init__(self, fault: ChatFault, why: str) -> None:
-        super().__init__(why)
-        self.fault = fault
+def _take(heard: ChatAnswer, given: Mapping[str, Any], keep_text: bool) -> None:
+    if "error" in given:
+        raise HttpError(ChatFault.SERVER, error_message(json.dumps(given)) or "an error event")
+    heard.timings = mapping(given.get("timings")) or heard.timings
+    heard.usage = mapping(given.get("usage")) or heard.usage
+    heard.model = as_text(given.get("model")) or heard.model
+    heard.build = as_text(given.get("system_fingerprint")) or heard.build
+    choices = given.get("choices")
+    choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
+    heard.finish = as_text(choice.get("finish_reason")) or heard.finish
+    delta = mapping(choice.get("delta")) or mapping(choice.get("message"))
+    text, calls = delta.get("content"), delta.get("tool_calls")
+    reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+    if text or reasoning or calls:
+        heard.chunks += 1
+        # An answer in one piece does not tell when its first token was there.
+        if heard.first_s is None and heard.done_s is None:
+            heard.first_s = time.monotonic()
+    for place, call in enumerate(calls if isinstance(calls, list) else ()):
+        index = natural(mapping(call).get("index"))
+        heard.calls.add(place if index is None else index)
+        if keep_text:
+            made = mapping(mapping(call).get("function"))
+            heard.called += (as_text(made.get("name")) or "") + (as_text(made.get("arguments")) or "")
+    if keep_text:
+        heard.text += as_text(text) or ""
+        heard.reasoning += as_text(reasoning) or ""

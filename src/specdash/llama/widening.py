@@ -50,4 +50,4 @@ def widen(source: Path, target: Path, rows: int) -> None:
                 file.seek(len(head) + place)
                 file.write(values)
             file.truncate(len(head) + at)
-        files.put(draft, target)
+        draft.replace(target)

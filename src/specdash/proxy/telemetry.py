@@ -24,7 +24,6 @@ from specdash.core.proxy_events import (
 from specdash.core.proxy_lines import context_text, line_text, note_text
 from specdash.proxy.answer.assembler import Cost
 from specdash.proxy.prompts import PromptBook
-from specdash.system.files import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +73,7 @@ class EventsFile:
                 for number in range(KEPT, 0, -1):
                     newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
                     if newer.exists():
-                        put(newer, path.with_name(f"{path.name}.{number}"))
+                        newer.replace(path.with_name(f"{path.name}.{number}"))
             with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(data)
             self._fails = False

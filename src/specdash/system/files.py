@@ -10,16 +10,15 @@ import grp
 import hashlib
 import os
 import pwd
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOCK_S = 5.0
+_LOCK_TRIES, _LOCK_PAUSE_S = 500, 0.01
 _TEMPORARY = ".specdash-new"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -28,57 +27,26 @@ class BusyError(OSError):
     """Another process has been replacing files in the directory for long."""
 
 
-class FileAttributes(Struct, frozen=True):
-    """What a new version shall have from the file whose place it takes."""
-
-    file: Path
-    mode: int
-    uid: int
-    gid: int
-
-
-def _draft_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
-
-
-def temporary(target: Path, data: bytes, like: FileAttributes | None = None) -> Path:
-    """A new file beside `target` that holds `data`, on the disk when we return; mode 0600 unless `like` says otherwise.
-    Raises OSError, and leaves nothing behind."""
-    path = _draft_of(target)
-    create(path, data, like)
+def temporary(target: Path, data: bytes, like: Path | None = None, *, durable: bool = True) -> Path:
+    """As `create`, beside `target`: the draft of its next version."""
+    path = target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
+    create(path, data, like, durable=durable)
     return path
 
 
-def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file: a reader finds the old version or the new one, each of them whole. Raises OSError, and
-    leaves nothing behind, not even what an earlier writer left that was killed."""
+def replace(path: Path, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
+    """Write a file, in directories that are made where they are missing: a reader finds the old version or the new one,
+    each of them whole, also after a crash where it is `durable`. Raises OSError, and leaves nothing behind, not even
+    what an earlier writer left that was killed."""
+    make_directories(path.parent)
     sweep(path.parent, path.name)
-    draft = temporary(path, data)
+    draft = temporary(path, data, durable=durable)
     with gone_on_failure(draft):
         if mode != 0o600:
             draft.chmod(mode)
-        put(draft, path)
-
-
-def note(path: Path, data: bytes) -> None:
-    """As `replace`, without waiting for the disk: for what is worth nothing after a crash. Raises OSError."""
-    draft = _draft_of(path)
-    with gone_on_failure(draft):
-        draft.write_bytes(data)
-        put(draft, path)
-
-
-def save(path: Path, data: bytes) -> None:
-    """As `replace`, in directories that are made where they are missing, and on the disk under its name, too, when we
-    return. Raises OSError."""
-    make_directories(path.parent)
-    replace(path, data)
-    sync_directory(path.parent)
-
-
-def put(draft: Path, path: Path) -> None:
-    """Let a file take the place of `path`, in one step. Raises OSError."""
-    draft.replace(path)
+        draft.replace(path)
+    if durable:
+        sync_directory(path.parent)
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -88,7 +56,8 @@ def append_line(path: Path, line: bytes) -> None:
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        _fill(descriptor, b"\n" * torn + line + b"\n", None)
+        write_all(descriptor, b"\n" * torn + line + b"\n")
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -133,30 +102,27 @@ def sweep(directory: Path, name: str | None = None) -> None:
                 left.unlink()
 
 
-def create(path: Path, data: bytes, like: FileAttributes | None = None) -> None:
-    """A file that was not there before, mode 0600 unless `like` says otherwise, on the disk when we return. Raises
-    FileExistsError, or another OSError, and leaves nothing behind."""
+def create(path: Path, data: bytes, like: Path | None = None, *, durable: bool = True) -> None:
+    """A file that was not there before, with mode, owner and attributes of the file `like`, else mode 0600; on the disk
+    when we return if `durable`. Raises FileExistsError, or another OSError, and leaves nothing behind."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with gone_on_failure(path):
         try:
-            _fill(descriptor, data, like)
+            write_all(descriptor, data)
+            if like is not None:
+                old, made = like.stat(), os.fstat(descriptor)
+                if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+                    os.fchown(descriptor, old.st_uid, old.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+                # Access lists, labels and the like, as far as this user and the file system can.
+                with contextlib.suppress(OSError):
+                    for name in os.listxattr(like):
+                        with contextlib.suppress(OSError):
+                            os.setxattr(descriptor, name, os.getxattr(like, name))
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def rehearse(directory: Path, size: int, like: FileAttributes | None) -> None:
-    """Write `size` bytes to a file without a name, which is gone at once. Raises the OSError that a real one would."""
-    try:
-        descriptor = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            raise
-        temporary(directory / "check", bytes(size), like).unlink()
-        return
-    try:
-        _fill(descriptor, bytes(size), like)
-    finally:
-        os.close(descriptor)
 
 
 def sync_directory(directory: Path) -> None:
@@ -185,7 +151,16 @@ def locked(directory: Path, name: str | None = None) -> Iterator[None]:
     Raises `BusyError` when the lock cannot be had in five seconds, and OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, directory)
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_S)
+            except OSError:  # a file system that has no locks for directories
+                break
+        else:
+            raise BusyError(f"another process has been writing in {directory} for long; try again")
         sweep(directory, name)
         yield
     finally:
@@ -209,20 +184,18 @@ def writing(path: Path, failed: Callable[[str], Exception]) -> Iterator[None]:
 def reason(path: Path, error: OSError) -> tuple[str, str]:
     """Why `path` could not be written, and what to do, "" where nothing is known."""
     directory = path.parent
-    match error.errno:
-        case code if code in NO_SPACE:
-            return f"no space left on the file system of {directory}", "free some, then run the command again"
-        case errno.EROFS:
-            return f"{directory} is on a read-only file system", "make it writable, or name another file"
-        case errno.EACCES:
-            who = user_name(os.geteuid())
-            return f"user {who} may not write in {_nearest(directory)}", "ask its owner, or name another file"
-        case errno.EPERM:
-            return "the file or its directory is protected (immutable, or in another user's sticky directory)", ""
-        case errno.EBUSY:
-            return "the file is a mount point and cannot be replaced", "mount its directory instead"
-        case _:
-            return error.strerror or str(error), ""
+    nearest = next((place for place in (directory, *directory.parents) if place.is_dir()), directory)
+    who, other = user_name(os.geteuid()), "or name another file"
+    known = {
+        **dict.fromkeys(
+            NO_SPACE, (f"no space left on the file system of {directory}", "free some, then run the command again")
+        ),
+        errno.EROFS: (f"{directory} is on a read-only file system", f"make it writable, {other}"),
+        errno.EACCES: (f"user {who} may not write in {nearest}", f"ask its owner, {other}"),
+        errno.EPERM: ("the file or its directory is protected (immutable, or in another user's sticky directory)", ""),
+        errno.EBUSY: ("the file is a mount point and cannot be replaced", "mount its directory instead"),
+    }
+    return known.get(error.errno or 0, (error.strerror or str(error), ""))
 
 
 def user_name(uid: int) -> str:
@@ -246,40 +219,3 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _fill(descriptor: int, data: bytes, like: FileAttributes | None) -> None:
-    write_all(descriptor, data)
-    if like is not None:
-        made = os.fstat(descriptor)
-        if (made.st_uid, made.st_gid) != (like.uid, like.gid):
-            os.fchown(descriptor, like.uid, like.gid)
-        os.fchmod(descriptor, like.mode)
-        # Access lists, labels and the like, as far as this user and the file system can.
-        with contextlib.suppress(OSError):
-            for name in os.listxattr(like.file):
-                with contextlib.suppress(OSError):
-                    os.setxattr(descriptor, name, os.getxattr(like.file, name))
-    os.fsync(descriptor)
-
-
-def _lock(descriptor: int, directory: Path) -> None:
-    """Without a lock where the file system has none for directories."""
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise BusyError(f"another process has been writing in {directory} for long; try again") from None
-            time.sleep(0.01)
-        except OSError:
-            return
-        else:
-            return
-
-
-def _nearest(directory: Path) -> Path:
-    while not directory.is_dir() and directory != directory.parent:
-        directory = directory.parent
-    return directory

@@ -1,8 +1,8 @@
 """HTTP over httpx: a question ends in time in a whole answer, or in an `HttpError` that says why there is none.
 
-`Http` keeps the connections to one server for a loop that asks again and again; `ask` and `hear` are for code that
-waits. Of httpx only the transport is used, so that no answer is followed, unpacked or remembered; it is imported with
-the first question.
+`Http` keeps the connections to one server for a loop that asks again and again; `ask` is for code that waits. Of httpx
+only the transport is used, so that no answer is followed, unpacked or remembered; it is imported with the first
+question.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import socket
 import ssl
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from specdash.system.loops import new_loop
 
@@ -36,16 +36,8 @@ KEEPALIVE_S = 4.5
 """llama-server closes idle connections after five seconds; ours go first."""
 CANCEL_S = 0.1
 """Seconds between two looks whether a question was cancelled."""
-NO_HEADERS: Mapping[str, str] = {}
-REFUSED, UNREACHABLE, TIMEOUT, RESET = (
-    "connection refused",
-    "cannot be reached",
-    "no answer in time",
-    "connection broken",
-)
-GARBAGE, TOO_LARGE, ERROR = "not understood", "too large", "error"
-
-T = TypeVar("T")
+REFUSED, UNREACHABLE, TIMEOUT = "connection refused", "cannot be reached", "no answer in time"
+RESET, GARBAGE, TOO_LARGE, ERROR = "connection broken", "not understood", "too large", "error"
 
 
 class HttpError(OSError):
@@ -64,14 +56,17 @@ class LateError(HttpError, TimeoutError):
     """There was no whole answer in time."""
 
 
-class HttpReply(Struct, frozen=True):
-    """An HTTP answer, whole. `latency_s` is the time from the question to its last byte in seconds."""
+class HttpReply(Struct):
+    """An HTTP answer: whole, or, where it is heard as it comes, with a body that is still to be read, once."""
 
     status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str]
     """By name in lower case."""
+    pieces: AsyncIterable[bytes]
+    asked_at: float
+    body: bytes = b""
     latency_s: float = 0.0
+    """From the question to the last byte, in seconds."""
 
     @property
     def json(self) -> Any:
@@ -81,18 +76,6 @@ class HttpReply(Struct, frozen=True):
         except (ValueError, RecursionError):
             return None
 
-    @property
-    def media_type(self) -> str:
-        """`text/plain`, in lower case without parameters; empty where the answer does not say."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-class Response:
-    """An answer as far as its headers; the body is read once, whole or event by event."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], pieces: AsyncIterable[bytes], asked_at: float) -> None:
-        self.status, self.headers, self._pieces, self._asked_at = status, headers, pieces, asked_at
-
     async def whole(self, most_bytes: int = MOST_BYTES) -> HttpReply:
         """With its body. Raises `HttpError` for one that is larger, or compressed although it should not be."""
         length = self.headers.get("content-length", "")
@@ -100,19 +83,19 @@ class Response:
             raise HttpError(TOO_LARGE, f"{int(length) / 1e6:.0f} MB, cut off")
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise HttpError(GARBAGE, "a compressed answer that was not asked for")
-        parts, size = [], 0
-        async for part in self._pieces:
-            parts.append(part)
-            size += len(part)
-            if size > most_bytes:
+        body = bytearray()
+        async for piece in self.pieces:
+            body += piece
+            if len(body) > most_bytes:
                 raise HttpError(TOO_LARGE, f"more than {most_bytes / 1e6:.0f} MB, cut off")
-        return HttpReply(self.status, b"".join(parts), self.headers, time.monotonic() - self._asked_at)
+        self.body, self.latency_s = bytes(body), time.monotonic() - self.asked_at
+        return self
 
     async def events(self, longest: int = MOST_BYTES) -> AsyncIterator[bytes]:
         """The data of each server-sent event, as it comes; llama-server's `error:` as an object of that name. Raises
         `HttpError`, also for a line or a stream without an end."""
         held, total = b"", 0
-        async for piece in self._pieces:
+        async for piece in self.pieces:
             *lines, held = (held + piece).split(b"\n")
             for line in lines:
                 if line.startswith(b"data:"):
@@ -127,7 +110,7 @@ class Response:
 class Http:
     """The connections to the server at `base`, which may have a prefix.
 
-    Not shared between event loops; end it with `aclose`. `key` is sent as a bearer token; with `to_own_user_only` only
+    Not shared between event loops; end it with `aclose`. `headers` go with every question; `to_own_user_only`: only
     where what listens on this machine runs as this user. `verified` is False for services of this machine that are
     found by pid: their certificates name other hosts.
     """
@@ -135,18 +118,16 @@ class Http:
     def __init__(
         self,
         base: str,
-        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
         *,
         connect_s: float = CONNECT_S,
         to_own_user_only: bool = False,
         verified: bool = True,
     ) -> None:
         self._base, self._connect_s, self._verified = base, connect_s, verified
-        self._key = {"Authorization": f"Bearer {key.strip()}"} if key else {}
-        self._checks_listener = to_own_user_only and key is not None
-        self._transports: list[AsyncHTTPTransport] = []
-        """The last one is asked; the others are of certificates that have changed since."""
-        self._certificate: object = None
+        self._headers, self._checks_listener = headers or {}, to_own_user_only
+        self._transports: dict[object, AsyncHTTPTransport] = {}
+        """One for each certificate that the server has had."""
 
     async def ask(
         self,
@@ -154,68 +135,55 @@ class Http:
         limit_s: float,
         *,
         body: Any = None,
-        headers: Mapping[str, str] = NO_HEADERS,
+        headers: Mapping[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
-    ) -> HttpReply:
-        """The answer to GET, or to POST where there is a `body`, which goes as JSON, of any status.
-
-        Raises `HttpError`.
-        """
-        async with self.opened(path, limit_s, body=body, headers=headers) as response:
-            return await response.whole(most_bytes)
-
-    @contextlib.asynccontextmanager
-    async def opened(
-        self,
-        path: str,
-        limit_s: float,
-        *,
         silence_s: float | None = None,
-        body: Any = None,
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> AsyncIterator[Response]:
-        """The answer as far as its headers. `limit_s` bounds all that is done with it, `silence_s` each wait for data.
-        Raises `HttpError`, also for what goes wrong while its body is read."""
+        hear: Callable[[HttpReply], Awaitable[None]] | None = None,
+    ) -> HttpReply:
+        """The answer of any status to GET, or to POST where there is a `body`, which goes as JSON; whole, unless `hear`
+        takes it as it comes. `limit_s` bounds all of it, `silence_s` each wait for data. Raises `HttpError`."""
         import httpx
 
-        url = _place(self._base)
-        is_new = is_connected = is_begun = False
-        asked_at = time.monotonic()
+        url, asked_at = _place(self._base), time.monotonic()
+        is_connected = is_begun = False
         # A connection that is being made is closed by its own limit alone, which counts for TCP and TLS each.
         connect_s = min(self._connect_s, limit_s * (0.45 if url.startswith("https:") else 0.9))
+        timeout = httpx.Timeout(connect=connect_s, read=silence_s, write=silence_s, pool=None)
 
         async def trace(event: str, _: Mapping[str, Any]) -> None:
-            nonlocal is_new, is_connected, is_begun
-            is_new = is_new or event == "connection.connect_tcp.complete"
-            is_begun = is_begun or event == "http11.receive_response_headers.complete"
+            nonlocal is_connected
             if event == "http11.send_request_headers.started":
                 is_connected = True
-                if is_new and self._checks_listener and not _is_own_listener(self._base):
+                if self._checks_listener and not _is_own_listener(self._base):
                     raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
 
         kind = {} if body is None else {"Content-Type": "application/json"}
-        sent = {"Accept-Encoding": "identity", "User-Agent": "specdash", **kind, **self._key, **headers}
-        timeout = httpx.Timeout(connect=connect_s, read=silence_s, write=silence_s, pool=None)
+        sent = {"Accept-Encoding": "identity", "User-Agent": "specdash", **kind, **self._headers, **(headers or {})}
         try:
+            request = httpx.Request(
+                "GET" if body is None else "POST",
+                url + path,
+                headers=sent,
+                content=None if body is None else json.dumps(body).encode(),
+                extensions={"timeout": timeout.as_dict(), "trace": trace},
+            )
+            # Authorities are read outside of the limit: the one of a connection being made must run out before it.
+            transport = self._transport()
             async with asyncio.timeout(limit_s):
-                request = httpx.Request(
-                    "GET" if body is None else "POST",
-                    url + path,
-                    headers=sent,
-                    content=None if body is None else json.dumps(body).encode(),
-                    extensions={"timeout": timeout.as_dict(), "trace": trace},
-                )
-                response = await self._transport().handle_async_request(request)
+                response = await transport.handle_async_request(request)
+                is_begun = True
                 try:
-                    yield Response(response.status_code, dict(response.headers), response.aiter_raw(), asked_at)
+                    answer = HttpReply(response.status_code, dict(response.headers), response.aiter_raw(), asked_at)
+                    await (answer.whole(most_bytes) if hear is None else hear(answer))
+                    return answer
                 finally:
                     await response.aclose()
         except HttpError:
             raise
         except (TimeoutError, httpx.TimeoutException) as error:
             if isinstance(error, httpx.ConnectTimeout) or not is_connected:
-                within_s = min(self._connect_s, limit_s) if isinstance(error, httpx.ConnectTimeout) else limit_s
-                raise NoConnectionError(UNREACHABLE, f"no connection within {within_s:.1f} s") from None
+                why = f"no connection within {min(self._connect_s, limit_s):.1f} s"
+                raise NoConnectionError(UNREACHABLE, why) from None
             if isinstance(error, httpx.TimeoutException):
                 raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
             why = "the answer was not complete" if is_begun else "accepts connections, no answer"
@@ -226,25 +194,24 @@ class Http:
     async def aclose(self) -> None:
         """Close all connections."""
         while self._transports:
-            await self._transports.pop().aclose()
+            await self._transports.popitem()[1].aclose()
 
     def _transport(self) -> AsyncHTTPTransport:
         import httpx
 
-        certificate = _certificate_of(self._base)
-        if not self._transports or certificate != self._certificate:
-            self._certificate = certificate
+        certificate = _own_certificates.get(_host_and_port(self._base))
+        if certificate not in self._transports:
             # Without TLS no authorities are read, which takes 20 ms.
             verify = tls_context(self._base, verified=self._verified) if self._base.startswith("https:") else False
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=KEEPALIVE_S)
-            self._transports.append(httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False))
-        return self._transports[-1]
+            self._transports[certificate] = httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False)
+        return self._transports[certificate]
 
 
 def _is_own_listener(url: str) -> bool:
-    from specdash.system.processes import is_own_listener  # psutil, which a client without a key does not need
+    from specdash.system.processes import listener_owners  # psutil, which a client without a key does not need
 
-    return is_own_listener(_host_and_port(url)[1])
+    return listener_owners(_host_and_port(url)[1]) == {os.geteuid()}
 
 
 def _fault(error: Exception, url: str, *, is_begun: bool) -> HttpError:
@@ -269,18 +236,16 @@ def _unconnected(error: BaseException, host: str) -> NoConnectionError:
     causes = [cause for cause in _causes(error) if isinstance(cause, OSError)]
     # An address that refuses says more than one which this machine has no way to.
     for kind in (ConnectionRefusedError, ssl.SSLError, socket.gaierror, ConnectionResetError, BrokenPipeError):
-        for cause in causes:
-            if not isinstance(cause, kind):
-                continue
-            if isinstance(cause, ConnectionRefusedError):
+        match next((cause for cause in causes if isinstance(cause, kind)), None):
+            case ConnectionRefusedError():
                 return NoConnectionError(REFUSED, "nothing listens there")
-            if isinstance(cause, ssl.SSLError):
+            case ssl.SSLError() as cause:
                 return NoConnectionError(ERROR, f"TLS: {getattr(cause, 'verify_message', '') or cause.reason}")
-            if isinstance(cause, socket.gaierror):
+            case socket.gaierror() as cause:
                 return NoConnectionError(UNREACHABLE, f"{host}: {cause.strerror}")
-            return NoConnectionError(RESET, "connection reset while connecting")
-    why = next((os.strerror(cause.errno) for cause in causes if cause.errno), str(error))
-    return NoConnectionError(UNREACHABLE, why)
+            case ConnectionResetError() | BrokenPipeError():
+                return NoConnectionError(RESET, "connection reset while connecting")
+    return NoConnectionError(UNREACHABLE, next((os.strerror(it.errno) for it in causes if it.errno), str(error)))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -300,36 +265,27 @@ class Cancel:
         self.cancelled = True
 
 
-def ask(url: str, path: str, *, timeout: float = 2.0, most_bytes: int = MOST_BYTES, **more: Any) -> HttpReply:
-    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all, `more` is as of `hear`.
-    Raises OSError."""
-    return hear(url, path, lambda response: response.whole(most_bytes), limit_s=timeout, **more)
-
-
-def hear(
+def ask(
     url: str,
     path: str,
-    take: Callable[[Response], Awaitable[T]],
     *,
-    body: Any = None,
-    headers: Mapping[str, str] = NO_HEADERS,
-    limit_s: float,
-    silence_s: float | None = None,
+    timeout: float = 2.0,
     verified: bool = True,
     cancel: Cancel | None = None,
-) -> T:
-    """What `take` makes of the answer to a question, heard as it comes; see `Http.opened`. Raises OSError."""
+    silence_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> HttpReply:
+    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all. Raises OSError."""
 
-    async def heard() -> T:
-        once = {"Connection": "close", **headers}
-        async with (
-            contextlib.aclosing(Http(url, connect_s=min(CONNECT_S, silence_s or limit_s), verified=verified)) as http,
-            http.opened(path, limit_s, silence_s=silence_s, body=body, headers=once) as response,
-        ):
-            return await take(response)
+    async def asked() -> HttpReply:
+        once = {"Connection": "close", **(headers or {})}
+        connect_s = min(CONNECT_S, silence_s or timeout)
+        async with contextlib.aclosing(Http(url, once, connect_s=connect_s, verified=verified)) as http:
+            return await http.ask(path, timeout, silence_s=silence_s, **more)
 
-    async def unless_cancelled() -> T:
-        asking = asyncio.ensure_future(heard())
+    async def unless_cancelled() -> HttpReply:
+        asking = asyncio.ensure_future(asked())
         while cancel is not None and not asking.done():
             if cancel.cancelled:
                 asking.cancel()
@@ -375,7 +331,8 @@ _own_certificates: dict[tuple[str, int], str] = {}
 def trust(url: str, certificate: str) -> None:
     """Take the certificate in this file for that of the server at `url`, whichever names it holds: a server of this
     machine, known by what it left of itself or by its process, answers at an address that no certificate names."""
-    _own_certificates[_host_and_port(url)] = certificate
+    with contextlib.suppress(OSError):
+        _own_certificates[_host_and_port(url)] = Path(certificate).read_text(encoding="ascii", errors="ignore")
 
 
 def _host_and_port(url: str) -> tuple[str, int]:
@@ -385,27 +342,18 @@ def _host_and_port(url: str) -> tuple[str, int]:
     return "localhost" if local else host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _certificate_of(url: str) -> tuple[str, int] | None:
-    """The file with the certificate of the server at `url` and the time of its last change; None for any other."""
-    own = _own_certificates.get(_host_and_port(url)) if url.startswith("https:") else None
-    changed = 0
-    with contextlib.suppress(OSError):
-        changed = Path(own or "").stat().st_mtime_ns
-    return None if own is None else (own, changed)
-
-
 def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:
     """What a connection to this address is secured with."""
-    own = _certificate_of(url)
+    own = _own_certificates.get(_host_and_port(url))
     if verified and own is None:
         return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    if not verified or own is None:
+    if not verified:
         context.verify_mode = ssl.CERT_NONE
         return context
     # The certificate itself is trusted, also where the file lacks the authority that signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    with contextlib.suppress(OSError, ssl.SSLError):
-        context.load_verify_locations(own[0])
+    with contextlib.suppress(ValueError, ssl.SSLError):
+        context.load_verify_locations(cadata=own)
     return context

@@ -7,12 +7,10 @@ record its start beside it.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,35 +21,13 @@ _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _UNKNOWN = (psutil.Error, OSError, ValueError, OverflowError)
 
 
-class ProcessUsage(Struct, frozen=True):
-    """What a process that lives has used so far, by one look."""
-
-    cpu_s: float
-    resident_bytes: int
-    threads: int
-    stopped: bool
-    started: float
-    """Unix time in seconds: the same as long as it is the same process."""
-
-
-def usage_of(pid: int) -> ProcessUsage | None:
-    """What a process has used; None when it has ended."""
+def usage_of(pid: int) -> dict[str, Any] | None:
+    """Status, CPU times, memory and threads of a process by one look, as psutil names them; None when it has ended."""
     try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            state = process.status()
-            if state in _ENDED:
-                return None
-            times, stopped = process.cpu_times(), state == psutil.STATUS_STOPPED
-            return ProcessUsage(
-                times.user + times.system,
-                process.memory_info().rss,
-                process.num_threads(),
-                stopped,
-                process.create_time(),
-            )
+        found = psutil.Process(pid).as_dict(("status", "cpu_times", "memory_info", "num_threads"))
     except _UNKNOWN:
         return None
+    return None if found["status"] in _ENDED or None in found.values() else found
 
 
 def is_alive(pid: int) -> bool:
@@ -66,10 +42,9 @@ def is_alive(pid: int) -> bool:
 
 def began(pid: int) -> float | None:
     """Unix time of a process's start in seconds; None when there is none, or it is not to be seen."""
-    try:
+    with contextlib.suppress(*_UNKNOWN):
         return psutil.Process(pid).create_time()
-    except _UNKNOWN:
-        return None
+    return None
 
 
 def own_start() -> float:
@@ -85,11 +60,10 @@ def same_process(pid: int, started: float) -> bool:
 
 def family(pid: int) -> list[psutil.Process]:
     """A process and everything it started; empty when there is none."""
-    try:
+    with contextlib.suppress(*_UNKNOWN):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
-    except _UNKNOWN:
-        return []
+    return []
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
@@ -104,21 +78,17 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 def name_of(pid: int) -> str | None:
     """The name of a process; None when there is none."""
-    try:
+    with contextlib.suppress(*_UNKNOWN):
         return psutil.Process(pid).name()
-    except _UNKNOWN:
-        return None
+    return None
 
 
 def listening_pid(port: int) -> int | None:
     """The process that listens on a TCP port; None when there is none or it belongs to another user."""
-    try:
-        connections = psutil.net_connections(kind="tcp")
-    except (psutil.Error, OSError):
-        return None
-    for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-            return connection.pid
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                return connection.pid
     return None
 
 
@@ -138,8 +108,3 @@ def listener_owners(port: int) -> set[int] | None:
             if len(words) > 7 and words[3] == "0A" and words[1].rpartition(":")[2] == f"{port:04X}":
                 owners.add(int(words[7]))
     return owners
-
-
-def is_own_listener(port: int) -> bool:
-    """Whether all that listens on a TCP port of this machine runs as our own user; False where that is not known."""
-    return listener_owners(port) == {os.geteuid()}

@@ -21,11 +21,11 @@ def open_listening(host: str, port: int) -> list[socket.socket]:
     rows = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found: list[socket.socket] = []
     failed = OSError(errno.EADDRNOTAVAIL, "it has no address")
-    for kind, place in dict.fromkeys((row[0], row[4]) for row in rows):
+    for family, place in dict.fromkeys((row[0], row[4]) for row in rows):
         try:
-            found.append(_open(kind, place))
+            found.append(socket.create_server(place, family=family, backlog=_BACKLOG))
         except OSError as error:
-            failed = error
+            failed = OSError(error.errno, os.strerror(error.errno or 0))
             if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                 break
     else:
@@ -34,20 +34,6 @@ def open_listening(host: str, port: int) -> list[socket.socket]:
     for opened in found:
         opened.close()
     raise failed
-
-
-def _open(kind: int, place: object) -> socket.socket:
-    opened = socket.socket(kind, socket.SOCK_STREAM)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if kind == socket.AF_INET6:
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind(place)  # type: ignore[arg-type]  # the shape depends on the family
-        opened.listen(_BACKLOG)
-    except OSError:
-        opened.close()
-        raise
-    return opened
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import ceil, cos, erf, pi, prod, sqrt, tan
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -116,11 +116,9 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 def ratio(parts: Iterable[tuple[float, float]]) -> float | None:
     """The sum of the first over the sum of the second parts; None where that is nothing."""
-    over = under = 0.0
-    for first, second in parts:
-        over += first
-        under += second
-    return over / under if under > 0 else None
+    known = list(parts)
+    under = sum(second for _, second in known)
+    return sum(first for first, _ in known) / under if under > 0 else None
 
 
 def wilson(share: float, trials: float, z: float = Z_95) -> tuple[float, float]:
@@ -139,10 +137,10 @@ def mean_reach(values: Sequence[float], alpha: float = 0.05) -> float | None:
 
 def median_of(values: Sequence[float]) -> Resampled:
     """The median of at least one and at most `MOST` values."""
-    ordered = sorted(values)
-    lower, upper = _middles(len(ordered))
-    resampled = tuple((ordered[a] + ordered[b]) / 2 for a, b in zip(lower, upper, strict=True))
-    return Resampled(len(ordered), quantile(ordered, 0.5), resampled, is_narrow=False)
+    ordered, count = sorted(values), len(values)
+    drawn = (sorted(places) for places in _draws(count))
+    resampled = tuple((ordered[row[(count - 1) // 2]] + ordered[row[count // 2]]) / 2 for row in drawn)
+    return Resampled(count, statistics.median(ordered), resampled, is_narrow=False)
 
 
 def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Resampled:
@@ -150,14 +148,12 @@ def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Re
 
     A pair is one request: its tokens are drawn together or not at all. `resamples` are at most `RESAMPLES`.
     """
-    count = len(parts)
     first, second = zip(*parts, strict=True)
-    picks = _picks(count)
-    resampled = []
-    for start in range(0, count * resamples, count):
-        drawn = picks[start : start + count]
-        resampled.append(sum(map(first.__getitem__, drawn)) / sum(map(second.__getitem__, drawn)))
-    return Resampled(count, sum(first) / sum(second), tuple(resampled), is_narrow=True)
+    resampled = tuple(
+        sum(map(first.__getitem__, drawn)) / sum(map(second.__getitem__, drawn))
+        for drawn in islice(_draws(len(parts)), resamples)
+    )
+    return Resampled(len(parts), sum(first) / sum(second), resampled, is_narrow=True)
 
 
 def difference(before: Resampled, after: Resampled, apart: Callable[[float, float], float]) -> Interval:
@@ -217,23 +213,10 @@ def student(freedom: float, alpha: float) -> float:
     return sqrt(freedom) * tan((at + (wanted - below) / (mass[at] - below)) * width)
 
 
-@lru_cache(maxsize=256)
-def _middles(count: int) -> tuple[bytes, bytes]:
-    """Which two of `count` sorted values are the middle ones of each resample.
-
-    The middle of `count` draws is a draw itself, of a beta distribution; so a resample costs two numbers at any
-    size.
-    """
-    random = Random(_SEED + count)  # noqa: S311 - statistics
-    lower, upper = bytearray(), bytearray()
-    rank = (count + 1) // 2
-    above = count - rank
-    for _ in range(RESAMPLES):
-        first = random.betavariate(rank, above + 1)
-        second = first if count % 2 else 1 - (1 - first) * random.random() ** (1 / above)
-        lower.append(min(int(first * count), count - 1))
-        upper.append(min(int(second * count), count - 1))
-    return bytes(lower), bytes(upper)
+def _draws(count: int) -> Iterator[bytes]:
+    """Which of `count` values each resample draws."""
+    picks = _picks(count)
+    return (picks[start : start + count] for start in range(0, len(picks), count))
 
 
 @lru_cache(maxsize=4)

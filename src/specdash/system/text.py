@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from decimal import Decimal
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
@@ -50,10 +51,7 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 def decimal(value: float) -> str:
     """A number for programs, with six digits or all before the point, never an exponent: `57.6123`, `1234568`."""
-    shown = f"{value:.6g}"
-    if "e" not in shown:
-        return shown
-    return f"{value:.0f}" if abs(value) >= 1 else f"{value:.12f}".rstrip("0").rstrip(".")
+    return f"{Decimal(f'{value:.6g}' if abs(value) < 1e6 else f'{value:.0f}'):f}"
 
 
 def rate(value: float | None) -> str:
@@ -286,12 +284,9 @@ def table(rows: Sequence[Sequence[str]], *, indent: str = "", right: Container[i
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """The lines of the same in Markdown, the first row as headings; no cell can end itself or its row."""
-    head, *body = [f"| {' | '.join(_markdown_cell(cell) for cell in row)} |" for row in rows]
+    cells = [[_BARE_PIPE.sub(r"\|", " ".join(cell.splitlines())) for cell in row] for row in rows]
+    head, *body = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
-
-
-def _markdown_cell(text: str) -> str:
-    return _BARE_PIPE.sub(r"\|", " ".join(text.splitlines()))
 
 
 def _fixed(value: float, digits: int, sign: str = "") -> str:

@@ -150,7 +150,7 @@ CUDA_MALLOC = (
 )
 NO_ROOM = b"srv  decode: failed to find free space in the KV cache, retrying with smaller batch size, off = 0\n"
 SMALLER = (("LLAMA_ARG_UBATCH", "256"),)
-IMAGE = b"srv  process_chun: processing image...\n"
+IMAGE = b"srv  process_chun: encoding image slice...\n"
 SHIFTED = b"slot update_slots: id  0 | task 1 | slot context shift, n_keep = 0, n_left = 255, n_discard = 127\n"
 TEXT, SEES, UNKNOWN = ("llama-server", "-m", "x.gguf"), ("llama-server", "-m", "x.gguf", "--mmproj", "y.gguf"), ()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from specdash.bench.load.samples import EngineAddress
     from specdash.core.readings import Counters, Slots
-    from specdash.llama.blocking import BlockingClient
+    from specdash.llama.client import BlockingClient
 
 _ANSWER_S = 10.0
 _NAMED = 12

@@ -32,9 +32,12 @@ from specdash.bench.load.samples import (
 from specdash.core.errors import InputError, SpecdashError, UnreachableError, UsageError
 from specdash.core.flag import Flag
 from specdash.core.log_facts import SpeculativeStatistics
-from specdash.llama.chat import ChatAnswer, ChatClient, ChatFault
+from specdash.llama import chat
+from specdash.llama.chat import ChatAnswer, ChatFault
+from specdash.llama.client import BlockingClient
 from specdash.llama.log.parser import LogParser
 from specdash.llama.server_answers import ParseError, parse_metrics
+from specdash.system.http import Cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -314,7 +317,7 @@ class _Drive:
     on_sample: Callable[[BenchSample], None]
     stop: Flag
     planned: int
-    chat: ChatClient = dataclasses.field(init=False)
+    cancel: Cancel = dataclasses.field(default_factory=Cancel)
     samples: list[BenchSample] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     failures: int = 0
@@ -324,11 +327,6 @@ class _Drive:
     warm_up: BenchSample | None = None
     counters: CounterWatch | None = None
     draft_time: DraftTime | None = None
-
-    def __post_init__(self) -> None:
-        self.chat = ChatClient(
-            self.place.url, self.place.key, silence_s=self.options.silence_s, limit_s=self.options.limit_s
-        )
 
     def run(self, planned: list[Job]) -> MeasuredRun:
         done = _Inbox()
@@ -352,7 +350,7 @@ class _Drive:
         except KeyboardInterrupt:
             raise Interrupted(self._end(pool)) from None
         except BaseException:
-            self.chat.cancel()
+            self.cancel()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         return self._end(pool)
@@ -380,7 +378,7 @@ class _Drive:
 
     def _end(self, pool: ThreadPoolExecutor) -> MeasuredRun:
         duration = time.monotonic() - self.began_s
-        self.chat.cancel()
+        self.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
         draft_s = None
         if self.draft_time is not None:
@@ -421,7 +419,7 @@ class _Drive:
 
     def _work(self, waiting: Any, lock: threading.Lock, done: _Inbox) -> None:
         """One of the clients of a closed loop."""
-        while not self.chat.cancelled:
+        while not self.cancel.cancelled:
             with lock:
                 job = next(waiting, None)
             if job is None:
@@ -433,7 +431,7 @@ class _Drive:
         for job in planned:
             due = self.began_s + (job.due_s or 0.0)
             while (left := due - time.monotonic()) > 0:
-                if self.chat.cancelled:
+                if self.cancel.cancelled:
                     return
                 time.sleep(min(left, _POLL_S))
             with contextlib.suppress(RuntimeError):  # the pool was shut down meanwhile
@@ -446,11 +444,13 @@ class _Drive:
             done.put(error)
 
     def _sample(self, job: Job, intended_s: float, options: MeasureOptions) -> BenchSample:
-        heard = self.chat.ask(body_of(job, options, self.place))
+        server = BlockingClient(self.place.url, self.place.key, cancel=self.cancel)
+        body, limits = body_of(job, options, self.place), self.options
+        heard = chat.ask(server, body, silence_s=limits.silence_s, limit_s=limits.limit_s)
         sample = sample_of(heard, job, intended_s)
         flags = flags_of(sample, wanted=length(job.prompt, options), alone=options.alone, cache=options.cache)
         sample = replace(sample, flags=flags)
-        if self.counters is not None and job.number >= 0 and not self.chat.cancelled:
+        if self.counters is not None and job.number >= 0 and not self.cancel.cancelled:
             steps, accepted = self.counters.after(sample)
             sample = replace(sample, steps=steps, accepted_per_position=accepted)
         return sample

@@ -15,7 +15,7 @@ from specdash.system import http
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from specdash.system.http import Response
+    from specdash.system.http import HttpReply
 
 LIMIT_S = 1800.0
 """Of a whole turn."""
@@ -39,25 +39,22 @@ class TurnSeen(Struct, frozen=True):
 def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: float) -> TurnSeen:
     """Stream one turn to its end; `silence_s` bounds each wait for data. What goes wrong is reported in `error`."""
     started = time.perf_counter()
+    seen = TurnSeen(0.0)
 
-    async def take(answer: Response) -> TurnSeen:
-        if answer.status != 200:
+    async def hear(answer: HttpReply) -> None:
+        nonlocal seen
+        if answer.status == 200:
+            seen = await _read(answer.events(), started)
+        else:
             refusal = _refusal(answer.status, (await answer.whole()).body)
-            return TurnSeen(time.perf_counter() - started, error=refusal)
-        return await _read(answer.events(), started)
+            seen = TurnSeen(time.perf_counter() - started, error=refusal)
 
+    body = {**body, "stream": True}
     try:
-        return http.hear(
-            url,
-            "/v1/messages",
-            take,
-            body={**body, "stream": True},
-            headers=headers,
-            silence_s=silence_s,
-            limit_s=LIMIT_S,
-        )
+        http.ask(url, "/v1/messages", timeout=LIMIT_S, silence_s=silence_s, headers=headers, body=body, hear=hear)
     except OSError as problem:
         return TurnSeen(time.perf_counter() - started, error=f"{type(problem).__name__}: {http.words(problem)}")
+    return seen
 
 
 def _refusal(status: int, body: bytes) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from specdash.core.errors import SpecdashError
 from specdash.core.structs import Masked
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import BlockingClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

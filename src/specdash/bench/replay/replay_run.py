@@ -22,7 +22,8 @@ from specdash.bench.load.samples import CACHED, NO_TIMINGS, Job, WorkloadPrompt,
 from specdash.bench.replay.replay import COLD, SIDES, WARM, CallResult, CountedBy, Replay, ReplayRow
 from specdash.bench.replay.transcript import joined
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
-from specdash.llama.chat import ChatClient, ChatFault
+from specdash.llama import chat
+from specdash.llama.chat import ChatFault
 from specdash.llama.server_answers import mapping
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Replayer:
         words = _WARM_UP * max(1, min(first.chars, _WARM_UP_CHARS) // len(_WARM_UP))
         messages: list[Message] = [{"role": "user", "content": f"{words}Say that in other words."}]
         conversation = marked(messages, f"{self._run}/warm-up")
-        heard = self._chat().ask(request_body(conversation, WARM_UP_TOKENS, model=self.place.model, cached=False))
+        heard = self._ask(request_body(conversation, WARM_UP_TOKENS, model=self.place.model, cached=False))
         if heard.fault is None:
             self._keep_text = heard.predicted_tokens is None
             return
@@ -207,9 +208,8 @@ class Replayer:
         raise SpecdashError(f"the first request failed, so nothing was measured: {self.place.url}: {heard.error}")
 
     def _answer(self, call: TranscriptCall, side: str) -> CallResult:
-        chat = self._chat()
         body = self._body(call, side)
-        heard = chat.ask(body)
+        heard = self._ask(body)
         heard.error = unquoted(heard.error, body["messages"])
         job = Job(call.number, WorkloadPrompt(f"call {call.number}", "replay", ()), SIDES.index(side))
         sample = sample_of(heard, job, heard.sent_s)
@@ -228,11 +228,10 @@ class Replayer:
             return counted, CountedBy.TOKENIZE
         return heard.chunks, CountedBy.CHUNKS
 
-    def _chat(self) -> ChatClient:
-        limit = max(1800.0, self.options.silence_s)
-        return ChatClient(
-            self.place.url, self.place.key, silence_s=self.options.silence_s, limit_s=limit, keep_text=self._keep_text
-        )
+    def _ask(self, body: dict[str, Any]) -> ChatAnswer:
+        silence_s, limit_s = self.options.silence_s, max(1800.0, self.options.silence_s)
+        server = self.place.client(_ANSWER_S)
+        return chat.ask(server, body, silence_s=silence_s, limit_s=limit_s, keep_text=self._keep_text)
 
 
 def unquoted(error: str, messages: list[Message]) -> str:
@@ -304,14 +303,13 @@ class ServerQuestions(Struct, frozen=True):
 
     def prompt(self, messages: list[Message], tools: Sequence[Message]) -> str | None:
         """What the model's chat template makes of messages."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(SpecdashError):
             return self.place.client(_ANSWER_S).prompt(messages, tools)
         return None
 
     def count(self, prompt: str) -> int | None:
-        with contextlib.suppress(OSError):
-            found = self.place.client(_ANSWER_S).tokens(prompt)
-            return len(found) if found is not None else None
+        with contextlib.suppress(SpecdashError):
+            return len(self.place.client(_ANSWER_S).tokens(prompt))
         return None
 
 

@@ -12,7 +12,7 @@ from specdash.backend.env_store import read_env
 from specdash.control.deployment import Service
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import mapping
 
 if TYPE_CHECKING:

@@ -261,7 +261,7 @@ def store_as(bundle: Bundle, path: Path) -> Path:
         except FileExistsError:
             raise
         except OSError:
-            files.put(draft, path)
+            draft.replace(path)
         files.sync_directory(path.parent)
     except OSError as error:
         raise _not_written(path, error) from None
