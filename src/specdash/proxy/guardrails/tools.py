@@ -9,7 +9,7 @@ import msgspec.structs
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
-from specdash.proxy.guardrails.history import calls_of, instruction_of
+from specdash.proxy.guardrails.history import blocks_of, instruction_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def narrow(
 
 
 def _in_use(request: MessagesRequest) -> frozenset[str]:
-    used = {call["name"] for message in request.messages for call in calls_of(message)}
+    used = {call["name"] for message in request.messages for call in blocks_of(message, "tool_use")}
     if request.tool_choice.name is not None:
         used.add(request.tool_choice.name)
     return frozenset(used)

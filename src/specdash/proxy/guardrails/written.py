@@ -184,7 +184,8 @@ def _judged(
     if run.is_bare:
         if not all(_knows_arguments(call, offered) for call in calls):
             return None
-        if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(_last_sentence(lead))):
+        last = _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
+        if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(last)):
             return None
     if _is_example(lead):
         return None
@@ -227,10 +228,6 @@ def _knows_arguments(call: _Call, offered: Mapping[str, Tool]) -> bool:
         return tool is not None and call.is_broken
     properties = tool.schema.get("properties")
     return not isinstance(properties, dict) or not properties or properties.keys() >= call.arguments.keys()
-
-
-def _last_sentence(lead: str) -> str:
-    return _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
 
 
 def _is_example(lead: str) -> bool:
