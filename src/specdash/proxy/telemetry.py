@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from specdash.core.proxy_events import RequestEvent
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails import GuardrailNote
+    from specdash.proxy.http.responses import ApiError
     from specdash.proxy.sessions import ProxySession, SessionStore
     from specdash.proxy.settings import ProxySettings
 
@@ -96,8 +96,6 @@ class EventsFile:
 MOST_SESSIONS = 256
 MOST_OF_SESSION = 4
 """Prompts that are remembered of one: agents and small requests for titles alternate in it."""
-MOST_MESSAGES = 1024
-"""Messages that are looked at: the loop stands still meanwhile."""
 
 
 class Fingerprint(Struct, frozen=True):
@@ -128,7 +126,7 @@ class PromptBook:
 
 def _fingerprint(body: Mapping[str, Any]) -> Fingerprint:
     messages, tools = body.get("messages"), body.get("tools")
-    listed = messages[:MOST_MESSAGES] if isinstance(messages, list) else []
+    listed = messages if isinstance(messages, list) else []
     system = next(
         (message for message in listed if isinstance(message, dict) and message.get("role") == "system"), None
     )
@@ -336,17 +334,14 @@ class Telemetry:
         active: ActiveRequest,
         *,
         outcome: RequestOutcome,
-        status: int = 200,
-        error_type: str | None = None,
+        error: ApiError | None = None,
         stop_reason: str | None = None,
-        usage: Usage | None = None,
-        prompt_estimated: bool = False,
+        estimate: int = 0,
         tool_calls: Sequence[str] = (),
     ) -> None:
         """The request ended; only the first call counts. Call `ProxySession.turn_done` before it.
 
-        `usage` is the whole turn's, retries included. Where the upstream calls that `active` saw come to more (one was
-        cut short), those count. `prompt_estimated` says that an upstream did not tell the size of its prompt.
+        `estimate` is the size of its prompt where the upstream did not tell it.
         """
         if active.ended:
             return
@@ -355,22 +350,21 @@ class Telemetry:
         session, cost = active.session, active.cost()
         self.active.remove(active)
         self._sessions.leave(session)
-        if usage is None or cost.usage.total > usage.total:
-            usage, prompt_estimated = cost.usage, False
+        usage, prompt = cost.usage, cost.usage.prompt or estimate
         event = msgspec.structs.replace(
             active.event,
             outcome=outcome,
-            status=status,
-            error_type=error_type,
+            status=error.status if error is not None else 499 if outcome is RequestOutcome.CLIENT_LEFT else 200,
+            error_type=error.type if error is not None else None,
             stop_reason=stop_reason,
             duration_s=round(max(0.0, self._clock() - active.arrived), 4),
             held_s=_rounded(active.held_s, 4),
             ttft_s=_rounded(active.ttft_s, 4),
             prefill_s=round(cost.prefill_ms / 1000, 4) if cost.prefill_ms else None,
             decode_s=round(cost.decode_ms / 1000, 4) if cost.decode_ms else None,
-            prompt_tokens=usage.prompt or None,
-            cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
-            completion_tokens=usage.completion if usage.total > 0 else None,
+            prompt_tokens=prompt or None,
+            cached_tokens=usage.cached if usage.prompt else None,
+            completion_tokens=usage.completion if prompt + usage.completion else None,
             prefill_rate=_rounded(cost.prefill_rate, 2),
             decode_rate=_rounded(cost.decode_rate, 2),
             draft_tokens=cost.draft,
@@ -379,11 +373,11 @@ class Telemetry:
             context_window=session.window,
             tool_calls=tuple(name[:LONGEST_NAME] for name in tool_calls[:MOST_NAMES]),
             guardrails=tuple(active.guardrails),
-            prompt_estimated=prompt_estimated or None,
+            prompt_estimated=prompt > usage.prompt or None,
         )
         self.requests[event.path, outcome] += 1
         if outcome is RequestOutcome.ERROR:
-            self.errors[error_type or "unknown"] += 1
+            self.errors[event.error_type or "unknown"] += 1
         for name, field_name, _ in SUMS:
             if name != "prompt_tokens" or not event.prompt_estimated:
                 self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0

@@ -75,11 +75,6 @@ class Usage(Struct, frozen=True):
     def __add__(self, more: Usage) -> Usage:
         return Usage(self.prompt + more.prompt, self.cached + more.cached, self.completion + more.completion)
 
-    @property
-    def total(self) -> int:
-        """Prompt and answer."""
-        return self.prompt + self.completion
-
     def anthropic(self) -> dict[str, Any]:
         """As the Messages API counts: input without the cached part."""
         return {

@@ -79,7 +79,7 @@ class _Exchange:
         self.is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""
 
-    def ended(self, outcome: RequestOutcome, status: int, error_type: str | None, _error: ApiError | None) -> None:
+    def ended(self, outcome: RequestOutcome, error: ApiError | None = None) -> None:
         """Record the end, once."""
         answer = self._answer
         if outcome is RequestOutcome.OK and not self._active.ended:
@@ -87,8 +87,7 @@ class _Exchange:
         self._proxy.telemetry.finish(
             self._active,
             outcome=outcome,
-            status=status,
-            error_type=error_type,
+            error=error,
             stop_reason=answer.finish_reason,
             tool_calls=[call.name for call in answer.tool_calls()],
         )
@@ -102,7 +101,13 @@ class _Exchange:
         patience = RetryPolicy(self._proxy.gate)
         while True:
             await admitted(self._proxy, self._active)
-            await self._name_model()
+            window, requested = self._proxy.window, self._chat.get("model")
+            # A router knows neither which model `any` means nor when one was used.
+            if window.router and requested == ANY:
+                self._chat["model"] = await use_model(ANY, window)
+                self._body = msgspec.json.encode(self._chat)
+            elif window.router and isinstance(requested, str):
+                window.note_use(requested)
             self._active.sent()
             self._active.answer = self._answer = AnswerAssembler()
             try:
@@ -110,17 +115,6 @@ class _Exchange:
             except ApiError as error:
                 if self.is_passing or not await patience.again(error):
                     raise
-
-    async def _name_model(self) -> None:
-        """Name the model that `any` means, and note what is used: a router knows neither."""
-        window, requested = self._proxy.window, self._chat.get("model")
-        if not window.router or not isinstance(requested, str):
-            return
-        if requested == ANY:
-            self._chat["model"] = await use_model(requested, window)
-            self._body = msgspec.json.encode(self._chat)
-        else:
-            window.note_use(requested)
 
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""
@@ -137,7 +131,7 @@ class _Exchange:
                 if self._active.ttft_s is None and self._answer.started:
                     self._active.first_content()
         await stream.write(b"", is_last=True)
-        self.ended(RequestOutcome.OK, 200, None, None)
+        self.ended(RequestOutcome.OK)
         return None
 
     async def _whole(self) -> Response:
@@ -174,9 +168,9 @@ class _Exchange:
     def _done(self, status: int, text: bytes, headers: dict[str, str]) -> Response:
         if status // 100 == 2:
             self._active.first_content()
-            self.ended(RequestOutcome.OK, status, None, None)
+            self.ended(RequestOutcome.OK)
         else:
-            self.ended(RequestOutcome.ERROR, status, "api_error" if status >= 500 else "invalid_request_error", None)
+            self.ended(RequestOutcome.ERROR, ApiError(status, ""))
         return Response(text, status, headers)
 
 
@@ -214,7 +208,9 @@ def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(last, dict) and last.get("role") == "assistant":
         # Whether a stream echoes the prefill, which the whole does, differs between builds.
         return None
-    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(chat.get(name) not in (None, 1) for name in _CHOICES):
+    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(
+        chat.get(name) not in (None, 1) for name in ("n", "n_cmpl")
+    ):
         return None
     if chat.get("reasoning_format") == "deepseek-legacy":
         # Some builds put the thoughts into the content of a stream, and of a stream only.

@@ -113,7 +113,6 @@ async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thin
     async with aclosing(_pieces(turn, body, attempt)) as source:
         async for piece in filtered(source, attempt, turn.prepared, turn.settings, thinking=thinking):
             yield piece
-    turn.count(attempt.answer)
 
 
 # The answer of a turn.

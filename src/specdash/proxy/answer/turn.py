@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from specdash.proxy.answer.assembler import AnswerAssembler
     from specdash.proxy.answer.blocks import BlockOrder
     from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.http.app import Proxy
@@ -131,9 +130,7 @@ class Turn:
         self.settings = proxy.settings
         self._limit = asyncio.timeout(None)
         self.request_id = active.event.request_id
-        self.usage = Usage()
         self.request = request
-        self._prompt_estimated = False
         self._size: int | None = None
         """Of the prompt as it is sent, in estimated tokens."""
         self.message_id = f"msg_{self.request_id.removeprefix('req_')}"
@@ -229,26 +226,14 @@ class Turn:
         """Write message_start unless it is written, with the prompt's real size where it is known by now."""
         if writer.started:
             return
-        known = self.active.call_cost().usage
-        prompt = self.usage.prompt or known.prompt or self._estimate
-        cached = self.usage.cached or known.cached
-        writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
+        usage = self.usage
+        writer.start(self.message_id, self.request.model, Usage(usage.prompt, usage.cached))
 
     def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
         """Record what a guardrail did."""
         self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
 
-    def count(self, answer: AnswerAssembler) -> None:
-        """Add one upstream call's tokens; a prompt of unknown size counts as it was estimated."""
-        usage = answer.usage
-        if not usage.prompt:
-            usage += Usage(prompt=self._estimate)
-            self._prompt_estimated = True
-        self.usage += usage
-
-    def ended(
-        self, outcome: RequestOutcome, status: int, error_type: str | None, error: ApiError | None = None
-    ) -> None:
+    def ended(self, outcome: RequestOutcome, error: ApiError | None = None) -> None:
         """The client has the answer, or the turn ended without a complete one. Only the first call counts."""
         active, is_done = self.active, outcome is RequestOutcome.OK
         if active.ended:
@@ -263,13 +248,17 @@ class Turn:
         self.proxy.telemetry.finish(
             active,
             outcome=outcome,
-            status=status,
-            error_type=error_type,
+            error=error,
             stop_reason=self._stop_reason if is_done else None,
-            usage=self.usage if self.usage.total else None,
-            prompt_estimated=self._prompt_estimated,
+            estimate=self._estimate if is_done else 0,
             tool_calls=[call.name for call in self.given.calls.values()],
         )
+
+    @property
+    def usage(self) -> Usage:
+        """Of all upstream calls so far; a prompt whose size is not known counts as it is estimated."""
+        used = self.active.cost().usage
+        return used if used.prompt else used + Usage(prompt=self._estimate)
 
     @property
     def _estimate(self) -> int:
@@ -314,7 +303,7 @@ async def handle_messages(request: Request) -> Response:
                 answer = json_response(await turn.message())
         if answer is None:
             await stream.write(writer.take(), is_last=True)
-        turn.ended(RequestOutcome.OK, 200, None)
+        turn.ended(RequestOutcome.OK)
         return answer
 
     def idle() -> bytes:

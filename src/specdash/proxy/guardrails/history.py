@@ -126,7 +126,9 @@ def cut_back(
         cut = None
     note = None
     if streak >= settings.session_contamination_threshold:
-        index = _boundary(messages, settings.session_contamination_keep_last)
+        # The latest boundary that keeps enough messages.
+        latest = min(len(messages) - settings.session_contamination_keep_last, len(messages) - 1)
+        index = next((index for index in range(latest, 0, -1) if is_boundary(messages, index)), 0)
         if index > (cut.index if cut is not None else head_end(messages)):
             cut = HistoryCut(index, _name(messages[index]))
             removed = index - head_end(messages)
@@ -135,12 +137,6 @@ def cut_back(
     if cut is None:
         return request, None, None
     return msgspec.structs.replace(request, messages=cut_messages(messages, cut.index, RESET_MARKER)), cut, note
-
-
-def _boundary(messages: Sequence[Message], keep_last: int) -> int:
-    """The latest boundary that keeps at least `keep_last` messages; 0 when there is none."""
-    latest = min(len(messages) - keep_last, len(messages) - 1)
-    return next((index for index in range(latest, 0, -1) if is_boundary(messages, index)), 0)
 
 
 def _name(message: Message) -> str:

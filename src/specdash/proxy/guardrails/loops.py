@@ -32,12 +32,10 @@ _WAITS = re.compile(r"(?:\b|_)(?:sleep|wait|poll|watch|monitor|tail -\w*f)|outpu
 _COMMANDS = ("command", "cmd", "script", "code")
 MARKER = (
     "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
-    "Repeating them again will not change anything. Try a different approach, or report what is blocking you.]"
+    "{advice}]"
 )
-STOP_MARKER = (
-    "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
-    "Tools are off for this answer: say in words what was done, what was found and what is blocking you.]"
-)
+ADVICE = "Repeating them again will not change anything. Try a different approach, or report what is blocking you."
+STOP_ADVICE = "Tools are off for this answer: say in words what was done, what was found and what is blocking you."
 
 
 class LoopState(Struct, frozen=True):
@@ -144,8 +142,8 @@ def break_loop(
         stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold
         messages = list(request.messages)
         place = max(index for index, message in enumerate(messages) if message.role == "user")
-        marker = STOP_MARKER if stop else MARKER
-        text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
+        advice = STOP_ADVICE if stop else ADVICE
+        text = MARKER.format(repeats=state.repeats, tools=", ".join(state.tools), advice=advice)
         messages[place] = with_text(messages[place], text)
         request = msgspec.structs.replace(request, messages=tuple(messages))
         noted(GuardrailAction.APPLIED, stage=2 if stop else 1)

@@ -406,8 +406,8 @@ class _Run:
             if types is None or "string" in types:
                 value: Any = None if types and "null" in types and word in {"null", "None"} else raw
             else:
-                value = _WORDS[word.lower()] if word.lower() in _WORDS else _decoded(word)
-                if value is None and word.lower() not in _WORDS:
+                value, end = (_WORDS[word.lower()], len(word)) if word.lower() in _WORDS else _value(word, 0)
+                if end < len(word) or not word:
                     values = None
             values = {**values, found["name"]: value} if values is not None and found["name"] not in values else None
         ended = close.match(self._text, at)
@@ -445,7 +445,7 @@ def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
     arguments = next((value[key] for key in _ARGUMENTS if key in value), _CALL_KEYS)
     if not isinstance(name, str) or not name or arguments is _CALL_KEYS:
         return None
-    arguments = _decoded(arguments) if isinstance(arguments, str) else arguments
+    arguments = _value(arguments.strip(), 0)[0] if isinstance(arguments, str) else arguments
     return _Call(plain_name(name, offered), arguments if isinstance(arguments, dict) else None)
 
 
@@ -467,14 +467,6 @@ def _broken_end(text: str, at: int) -> int:
         if found[0] == '"' or depth > _DEEPEST:
             break
     return max((found.end() for found in _CLOSER.finditer(text, at)), default=len(text))
-
-
-def _decoded(text: str) -> Any:
-    """The JSON value of a text, None for one that is none."""
-    try:
-        return _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 # Where in a text a written call may begin, found while the text still comes in pieces.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
@@ -36,8 +35,6 @@ class Proxy:
         self.settings = settings
         self.admin_token = settings.admin_token or secrets.token_urlsafe(24)
         """What the admin endpoints ask for."""
-        self.started = time.time()
-        """Unix time."""
         self.leaving = False
         """Every answer that begins from now on is the last of its connection."""
         self.upstream = Upstream(settings)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    Ended = Callable[[RequestOutcome, int, str | None, "ApiError | None"], None]
-    """Records the end of a request: outcome, status, type of error, and the error where it is the client's to read."""
+    Ended = Callable[..., None]
+    """Records the end of a request: its outcome, and the error that the client reads, if any."""
 
 _LOG = logging.getLogger("specdash.proxy")
 
@@ -273,10 +273,10 @@ class EventStream(Response):
         try:
             other = await unless_gone(receive, self._produce(self), self._tick)
         except ClientLeftError:
-            self._ended(RequestOutcome.CLIENT_LEFT, 499, None, None)
+            self._ended(RequestOutcome.CLIENT_LEFT)
         except BaseException as error:
             shown = shown_error(error, "an answer")
-            self._ended(RequestOutcome.ERROR, shown.status, shown.type, shown)
+            self._ended(RequestOutcome.ERROR, shown)
             if not self.started:
                 raise
             await self.write(self._failure(shown), is_last=True)

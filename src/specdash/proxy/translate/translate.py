@@ -134,7 +134,7 @@ def prefill_of(request: MessagesRequest) -> str:
 def chat_messages(request: MessagesRequest) -> list[ChatMessage]:
     """System and conversation: user and assistant turns alternate, tool results follow the calls they answer."""
     found: list[ChatMessage] = []
-    system = system_text(request.system)
+    system = JOINT.join(filter(None, (steady(block["text"]) for block in request.system)))
     if system:
         found.append({"role": "system", "content": system})
     calls: list[str] = []
@@ -149,11 +149,6 @@ def chat_messages(request: MessagesRequest) -> list[ChatMessage]:
     # No template ends in a call; a guardrail's cut or a count of tokens may.
     found += [{"role": "tool", "tool_call_id": call, "content": ""} for call in calls]
     return found
-
-
-def system_text(system: Iterable[Block]) -> str:
-    """The system prompt, the same for every request of a conversation."""
-    return JOINT.join(filter(None, (steady(block["text"]) for block in system)))
 
 
 def _tool_fields(request: MessagesRequest) -> dict[str, Any]:
@@ -196,7 +191,11 @@ def _assistant_text(blocks: Iterable[Block]) -> str:
 def _assistant(turns: Iterable[Message]) -> ChatMessage:
     blocks = [block for turn in turns for block in turn.content]
     thinking = JOINT.join(block["thinking"] for block in blocks if block["type"] == "thinking" and block["thinking"])
-    calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+    calls: list[dict[str, Any]] = []
+    for block in blocks:
+        if block["type"] == "tool_use":
+            function = {"name": block["name"], "arguments": msgspec.json.encode(block["input"]).decode()}
+            calls.append({"id": block["id"], "type": "function", "function": function})
     text = _assistant_text(blocks)
     message: ChatMessage = {"role": "assistant", "content": text if text or not calls else None}
     if thinking:
@@ -204,11 +203,6 @@ def _assistant(turns: Iterable[Message]) -> ChatMessage:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _call(block: Block) -> dict[str, Any]:
-    arguments = msgspec.json.encode(block["input"]).decode()
-    return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
 
 
 def _answers(turns: Iterable[Message], calls: Sequence[str]) -> list[ChatMessage]:

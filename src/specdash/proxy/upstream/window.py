@@ -179,14 +179,15 @@ async def handle_models(request: Request) -> Response:
     """GET /v1/models, in the words of both APIs, and GET /v1/models/{id}."""
     proxy: Proxy = request.state.proxy
     await proxy.window.refresh()
+    started = int(proxy.telemetry.started)
     rows = {
         model: {
             "type": "model",
             "id": model,
             "display_name": model,
-            "created_at": utc_timestamp(int(proxy.started)),
+            "created_at": utc_timestamp(started),
             "object": "model",
-            "created": int(proxy.started),
+            "created": started,
             "owned_by": "llama.cpp",
         }
         for model in proxy.window.models
