@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from specdash.core.proxy_events import RequestPhase
 from specdash.core.proxy_events import UpstreamStatus as State
+from specdash.core.structs import json_of
 from specdash.proxy.http.access import check_admin
 from specdash.proxy.http.responses import ApiError, json_response, read_body
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
@@ -222,13 +223,9 @@ def state(proxy: Proxy) -> dict[str, Any]:
         else []
     )
     return {
-        "held": gate.held,
-        "reason": gate.reason,
-        "since": gate.since,
+        **json_of(gate, "held reason since"),
         "held_s": round(gate.held_s, 3),
-        "limit_s": gate.limit_s,
-        "wait_s": gate.wait_s,
-        "waiting": gate.waiting,
+        **json_of(gate, "limit_s wait_s waiting"),
         "longest_wait_s": None if gate.longest_wait_s is None else round(gate.longest_wait_s, 3),
         "active": proxy.upstream.in_flight,
         "drained": not proxy.upstream.in_flight,

@@ -58,6 +58,9 @@ class Proxy:
 
 _BOTH = ("", "/anthropic")
 ROUTES = [
+    # The router looks at one after the other.
+    *(Route(f"{prefix}/v1/messages", handle_messages, methods=["POST"]) for prefix in _BOTH),
+    *(Route(path, handle_chat, methods=["POST"]) for path in OPENAI_PATHS),
     Route("/", handle_root),
     Route("/health", handle_health),
     Route("/v1/context", handle_context),
@@ -65,8 +68,6 @@ ROUTES = [
     Route("/admin/state", handle_state),
     Route("/admin/hold", handle_hold, methods=["POST"]),
     Route("/admin/resume", handle_resume, methods=["POST"]),
-    *(Route(path, handle_chat, methods=["POST"]) for path in OPENAI_PATHS),
-    *(Route(f"{prefix}/v1/messages", handle_messages, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/messages/count_tokens", handle_count, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/models", handle_models) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/models/{{model:path}}", handle_models) for prefix in _BOTH),

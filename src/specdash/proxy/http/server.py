@@ -77,16 +77,12 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
     """A listening socket on every address of `host`."""
     try:
         return open_listening(host, port)
-    except socket.gaierror as error:
-        raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
-    except PermissionError:
-        raise InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(
-                f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
-            ) from None
-        raise InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})") from None
+            words = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            raise PortInUseError(words) from None
+        why = error.strerror or error
+        raise InputError(f"PROXY_HOST={host} and PROXY_PORT={port}: cannot listen there ({why})") from None
 
 
 def address(item: socket.socket) -> str:
