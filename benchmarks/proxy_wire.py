@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CORPUS = Path(__file__).parents[1] / "tests" / "data" / "proxy_corpus"
-REQUEST_ID = re.compile(r"req_[0-9a-f]{24}|(?<=msg_)[0-9a-f]{24}|(?<=toolu_)[0-9a-f]{24}")
+REQUEST_ID = re.compile(r"req_[0-9a-f]{24}|(?<=msg_)[0-9a-f]{24}|(?<=toolu_)[0-9a-f]{24}|(?<=toolu_added_)[0-9a-f]{24}")
 _CUTS = 60
 """Cuts of a stream in two that are tried, beside the one at every byte."""
 

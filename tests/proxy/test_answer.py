@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from specdash.proxy.answer import assembler
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
-from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
+from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolStart, Usage
 
 if TYPE_CHECKING:
     from specdash.proxy.answer.blocks import Piece
@@ -40,9 +40,12 @@ def answered(*chunks: dict[str, Any]) -> tuple[AnswerAssembler, Heard]:
     return answer, heard_of(pieces)
 
 
-def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
+def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], Heard]:
+    """Name and arguments of each call, and the pieces without the ids."""
     answer, heard = answered(*(delta(tool_calls=row) for row in deltas))
-    return answer.tool_calls(), heard
+    assert len({call.id for call in answer.tool_calls()}) == len(answer.tool_calls())
+    calls = [(call.name, call.arguments) for call in answer.tool_calls()]
+    return calls, [(*row[:2], *row[3:]) if row[0] == "tool" else row for row in heard]
 
 
 def test_one_piece_for_each_delta_of_thinking_under_either_name_and_text() -> None:
@@ -78,6 +81,20 @@ def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
     assert (cost.prompt, cost.predicted, cost.draft, cost.prefill_ms) == (None, None, None, None)
 
 
+def test_reasoning_under_either_name_is_heard_once() -> None:
+    assert answered(delta(reasoning="hm"))[1] == [("thinking", "hm")]
+    assert answered(delta(reasoning="hm", reasoning_content="hm"))[1] == [("thinking", "hm")]
+
+
+def test_a_call_as_llama_cpp_streams_it() -> None:
+    _, heard = calls_of([call(0, "Xy1", "weather", "")], [call(0, args='{"city"')], [call(0, args=':"Oslo"}')])
+    assert heard == [
+        ("tool", 0, "weather"),
+        ("arguments", 0, '{"city"'),
+        ("arguments", 0, ':"Oslo"}'),
+    ]
+
+
 @pytest.mark.parametrize(
     "deltas",
     [
@@ -102,8 +119,8 @@ def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
 )
 def test_one_call_in_any_shape_is_the_same_call(deltas: list[list[dict[str, Any]]]) -> None:
     calls, heard = calls_of(*deltas)
-    assert calls == [ToolCall("toolu_a", "weather", WEATHER)]
-    assert heard[0] == ("tool", 0, "toolu_a", "weather")
+    assert calls == [("weather", WEATHER)]
+    assert heard[0] == ("tool", 0, "weather")
     assert "".join(pair[2] for pair in heard[1:]) == WEATHER
 
 
@@ -119,14 +136,7 @@ def test_one_call_in_any_shape_is_the_same_call(deltas: list[list[dict[str, Any]
 )
 def test_two_calls_in_any_shape_are_two_calls(deltas: list[list[dict[str, Any]]]) -> None:
     calls, _ = calls_of(*deltas)
-    assert calls == [ToolCall("toolu_a", "f", "{}"), ToolCall("toolu_b", "g", WEATHER)]
-
-
-def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
-    calls, _ = calls_of(
-        [call(0, "functions.f:0", "f", "{}"), call(1, "functions.f:0", "f", "{}")], [call(2, "toolu_1", "f")]
-    )
-    assert [tool_call.id for tool_call in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
+    assert calls == [("f", "{}"), ("g", WEATHER)]
 
 
 @pytest.mark.parametrize("error", [{"code": 500, "message": "boom", "type": "server_error"}, {"message": "boom"}])
@@ -162,7 +172,6 @@ def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
     assert decoder.done
     assert answer.text() == " and verifies them in one batch by means of large target whose"
     assert len(pieces) == 12
-    assert answer.message_id == "msg_LDd09sNecDJXOdpGgXVJ8P4cDafL8ccw"
     assert answer.finish_reason == "length"
     assert answer.usage == Usage(42, 0, 12)
     cost = answer.cost()

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from specdash.core.proxy_events import RequestPhase
-from specdash.proxy.answer.assembler import AnswerAssembler
-from specdash.proxy.answer.passthrough import WholeCompletion, streaming_fields
+from specdash.proxy.answer.passthrough import streaming_fields
 from support import proxy_app
 from support.fault_server import says
 from support.scripted_server import Call, tells
@@ -182,49 +181,6 @@ class TestHeld:
             event = text.partition(b"data: ")[2].partition(b"\n\n")[0]
             assert msgspec.json.decode(event)["error"]["type"] == "overloaded_error"
             proxy.proxy.gate.resume()
-
-
-FULL = {
-    "created": 5,
-    "id": "chatcmpl-1",
-    "model": "m",
-    "system_fingerprint": "b1",
-    "object": "chat.completion.chunk",
-}
-USAGE = {"completion_tokens": 4, "prompt_tokens": 9, "total_tokens": 13, "prompt_tokens_details": {"cached_tokens": 1}}
-
-
-def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"choices": [{"finish_reason": finish, "index": 0, "delta": delta}], **FULL, **more}
-
-
-def whole(*chunks: dict[str, Any]) -> WholeCompletion:
-    completion = WholeCompletion(AnswerAssembler())
-    for entry in chunks:
-        completion.chunk(entry)
-    return completion
-
-
-def usage(**more: Any) -> dict[str, Any]:
-    return {"choices": [], **FULL, "usage": USAGE, "timings": {"predicted_n": 4}, **more}
-
-
-def test_a_stream_without_an_end_is_not_complete() -> None:
-    assert not whole(chunk({"content": "a"})).is_complete
-
-
-@pytest.mark.parametrize(
-    ("chunks", "lacks"),
-    [
-        ([chunk({"content": "a"}), chunk({}, "length"), usage()], False),
-        ([chunk({}, "length"), usage()], True),
-        ([chunk({}, "stop"), usage()], True),
-        ([chunk({}, "stop"), usage(usage={**USAGE, "completion_tokens": 1})], False),
-        ([{"error": {"code": 500}}], False),
-    ],
-)
-def test_an_empty_stream_may_hide_text(chunks: list[dict[str, Any]], *, lacks: bool) -> None:
-    assert whole(*chunks).may_lack_text is lacks
 
 
 class TestFields:

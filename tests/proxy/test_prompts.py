@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdash.core.proxy_events import PromptChange
-from specdash.proxy.prompts import MOST_OF_SESSION, MOST_SESSIONS, PromptBook
+from specdash.proxy.telemetry import MOST_OF_SESSION, MOST_SESSIONS, PromptBook
 
 
 def body(*texts: str, system: str = "Help.", tools: str = "Read") -> dict[str, Any]:

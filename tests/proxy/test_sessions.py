@@ -127,20 +127,6 @@ def test_forced_requests_are_counted_once_per_turn() -> None:
     assert session.forced_streak == 1
 
 
-def test_pauses_are_between_an_answer_and_the_longer_request_that_follows() -> None:
-    session = ProxySession("s", 0.0)
-    session.note_arrival(1, 10.0)
-    assert session.pause_s(1) is None
-    for turn in range(1, 6):
-        session.answered = 100.0 * turn
-        session.note_arrival(1 + 2 * turn, 100.0 * turn + turn)
-        session.note_arrival(1 + 2 * turn, 100.0 * turn + 50)
-    assert list(session.pauses) == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert session.pause_s(3) == 4.0
-    assert session.pause_s(10) == 3.0
-    assert session.pause_s(11) is None
-
-
 UUID_TEXT = "11111111-2222-3333-4444-555555555555"
 USER = {"role": "user", "content": "hi"}
 HEADERS = [

@@ -22,8 +22,6 @@ from specdash.proxy.http.responses import ApiError
 from support.anthropic_stream import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from specdash.proxy.answer.blocks import BlockOrder
 
 Given = tuple[Any, ...]
@@ -134,45 +132,7 @@ def test_what_follows_a_whole_input_after_another_block_began_is_left_out() -> N
     assert checked(body).content[0]["input"] == {"a": 1}
 
 
-def finished_writer() -> SseWriter:
-    writer = begun_writer()
-    writer.finish("end_turn", None, Usage())
-    return writer
-
-
-def failed_writer() -> SseWriter:
-    writer = begun_writer()
-    writer.error(ApiError(500, "x").envelope("r"))
-    return writer
-
-
-def start(writer: SseWriter) -> None:
-    writer.start("msg_2", "m", Usage())
-
-
-OPEN: list[Callable[[SseWriter], None]] = [
-    lambda writer: writer.add(Text("x")),
-    SseWriter.ping,
-    lambda writer: writer.finish("end_turn", None, Usage()),
-]
-ANY: list[Callable[[SseWriter], None]] = [*OPEN, start, lambda writer: writer.error(ApiError(500, "x").envelope("r"))]
-
-
-@pytest.mark.parametrize(
-    ("state", "wrong"), [(SseWriter, OPEN), (begun_writer, [start]), (finished_writer, ANY), (failed_writer, ANY)]
-)
-def test_a_call_at_the_wrong_time_raises_and_writes_nothing(
-    state: Callable[[], SseWriter], wrong: list[Callable[[SseWriter], None]]
-) -> None:
-    writer = state()
-    writer.take()
-    for call in wrong:
-        with pytest.raises(RuntimeError):
-            call(writer)
-        assert writer.take() == b""
-
-
-def test_a_call_begins_as_soon_as_the_one_before_has_its_input_and_only_once() -> None:
+def test_pieces_of_an_unknown_call_and_a_call_begun_twice_are_errors_of_the_program() -> None:
     writer = begun_writer()
     with pytest.raises(ValueError, match="has not begun"):
         writer.add(Arguments(0, "{}"))

@@ -27,6 +27,7 @@ from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
+from specdash.proxy.http.responses import ApiError
 from specdash.proxy.http.status import context_json, render
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.settings import settings_from_env
@@ -142,8 +143,8 @@ def test_what_retries_cost_is_added_up_and_only_the_first_end_counts(desk: Desk)
     assert active.phase is RequestPhase.WAITING
     active.answer = make_answer(content())
     active.next_attempt()
-    for outcome in (RequestOutcome.ERROR, RequestOutcome.OK):
-        desk.telemetry.finish(active, outcome=outcome, status=529, error_type="overloaded_error")
+    for _ in range(2):
+        desk.telemetry.finish(active, outcome=RequestOutcome.ERROR, error=ApiError(529, "held"))
     (event,) = desk.events()
     assert isinstance(event, RequestEvent)
     assert (event.outcome, event.error_type, active.session.active) == (RequestOutcome.ERROR, "overloaded_error", 0)
@@ -311,12 +312,17 @@ def test_the_page_counts_what_happened(desk: Desk) -> None:
 
     assert (figure("prompt_tokens_total"), figure("active_requests", phase="held")) == (0, 0)
     assert figure("ttft_seconds_bucket", le="+Inf") == 0
-    for ttft, outcome, error in ((0.3, RequestOutcome.OK, None), (3.0, RequestOutcome.ERROR, 'odd"type\\\n')):
+    odd = ApiError(500, "")
+    odd.type = 'odd"type\\\n'
+    for ttft, outcome, error in ((0.3, RequestOutcome.OK, None), (3.0, RequestOutcome.ERROR, odd)):
         active = desk.begin("secret-session")
         desk.telemetry.note(active, active.session, GuardrailNote(Guardrail.LOOP_BREAKER, GuardrailAction.RELEASED))
         desk.now += ttft
         active.first_content()
-        desk.telemetry.finish(active, outcome=outcome, error_type=error, usage=Usage(100, 40, 7))
+        cached = {"cached_tokens": 40}
+        usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": cached}
+        active.answer = make_answer({"usage": usage})
+        desk.telemetry.finish(active, outcome=outcome, error=error)
     assert figure("requests_total", path="/v1/messages", outcome="ok") == 1
     assert figure("errors_total", type='odd"type\\\n') == 1
     assert (figure("prompt_tokens_total"), figure("cached_tokens_total")) == (200, 80)

@@ -10,13 +10,13 @@ import pytest
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.proxy.upstream.upstream import Upstream
-from specdash.proxy.upstream.window import ContextWindow, display_name, use_model
+from specdash.proxy.upstream.window import ContextWindow, use_model
 from support.clock import Clock
 from support.fault_server import free_port
 from support.proxy_app import proxied, running_proxy, settings_for
 from support.router import running_router
 from support.scripted_server import Call, ScriptedServer, tells
-from support.upstream_script import loading
+from support.upstream_script import answers, loading
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,18 +147,6 @@ IDS = ["/models/Qwen3 8B.gguf", "claude-local", "org/Gemma:12b"]
 
 
 @pytest.mark.parametrize(
-    ("model", "shown"),
-    [
-        ("/models/Qwen3 8B-Q4_K_M.gguf", "Qwen3 8B-Q4_K_M"),
-        ("C:\\models\\X.GGUF", "X"),
-        ("模型", "模型"),
-    ],
-)
-def test_a_file_is_shown_by_its_name(model: str, shown: str) -> None:
-    assert display_name(model) == shown
-
-
-@pytest.mark.parametrize(
     ("requested", "expected"),
     [
         ("/models/Qwen3 8B.gguf", "/models/Qwen3 8B.gguf"),
@@ -193,8 +181,7 @@ class Router:
             await call.json({"data": rows})
         elif call.path == "/v1/chat/completions":
             self.asked.append(call.body["model"])
-            message = {"role": "assistant", "content": "hello"}
-            await call.json({"choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": {}})
+            await answers("hello")(call)
         else:
             await call.json({"role": "router"})
 

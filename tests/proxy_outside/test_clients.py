@@ -11,7 +11,7 @@ import pytest
 
 from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
-from support.proxy_ways import chat, turn
+from support.proxy_ways import chat
 from support.raw_client import (
     CHAT,
     DEADLINE_S,
@@ -61,37 +61,9 @@ class TestBody:
         request = post(b"{}", path, b"connection: close", b"content-encoding: " + coding)
         refused(raw(bounded, request), 415, path)
 
-    @pytest.mark.parametrize("field", ["messages", "blocks", "results", "tools", "stops", "system"])
-    def test_more_pieces_than_can_be_looked_at_are_refused(self, bounded: ProxyProcess, field: str) -> None:
-        text = {"type": "text", "text": "a"}
-        body = turn("hello")
-        match field:
-            case "messages":
-                body["messages"] = [{"role": "user", "content": "a"}] * 10_001
-            case "blocks":
-                body["messages"] = [
-                    {"role": "user", "content": [text] * 6000},
-                    {"role": "assistant", "content": [text] * 5000},
-                ]
-            case "results":
-                body["messages"][0]["content"] = [
-                    {"type": "tool_result", "tool_use_id": "a", "content": [text] * 10_000}
-                ]
-            case "tools":
-                body["tools"] = [{"name": f"t{n}", "input_schema": {}} for n in range(10_001)]
-            case "stops":
-                body["stop_sequences"] = ["a"] * 10_001
-            case "system":
-                body["system"] = [text] * 10_001
-        for path in (MESSAGES, f"{MESSAGES}/count_tokens"):
-            assert "more than 10000 messages" in refused(raw(bounded, post(body, path, b"connection: close")), 413)
-
-    @pytest.mark.parametrize("depth", [900, 5000])
-    def test_deep_nesting_is_the_clients_fault_on_the_openai_endpoint_too(
-        self, bounded: ProxyProcess, depth: int
-    ) -> None:
+    def test_deep_nesting_is_the_clients_fault_on_the_openai_endpoint_too(self, bounded: ProxyProcess) -> None:
         body = json.dumps(chat("hello", stream=False))[:-1]
-        deep = body.encode() + b',"deep":' + b"[" * depth + b"]" * depth + b"}"
+        deep = body.encode() + b',"deep":' + b"[" * 5000 + b"]" * 5000 + b"}"
         refused(raw(bounded, post(deep, CHAT, b"connection: close")), 400, CHAT)
 
 

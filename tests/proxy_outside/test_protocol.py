@@ -62,20 +62,6 @@ def test_interleaved_fragments_of_parallel_calls_are_sorted_out(way: Way, upstre
     assert sorted(seen.calls) == [("get_weather", {"city": "Bonn"}), ("read_file", {"path": "abc"})]
 
 
-def test_a_call_whose_name_comes_late_is_whole(way: Way, upstream: FaultUpstream) -> None:
-    from support.upstream_script import Delta
-
-    parts: list[dict[str, Any]] = [
-        {"index": 0, "id": "late1", "type": "function", "function": {"arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"path": '}},
-        {"index": 0, "function": {"name": "read_file"}},
-        {"index": 0, "function": {"arguments": '"a"}'}},
-    ]
-    acts = tuple(Delta({"tool_calls": [part]}) for part in parts)
-    upstream.scripts = [Script((*acts, *stops("tool_calls")))]
-    assert way.ask(turn(tools=TOOLS)).calls == [("read_file", {"path": "a"})]
-
-
 def test_thinking_is_a_block_when_it_was_asked_for_and_nothing_otherwise(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = Script((*thinks("Let me ", "see."), *says("Done."), *stops()))
     wanted = way.ask(turn(tools=TOOLS, max_tokens=4096, thinking={"type": "enabled", "budget_tokens": 2048}))
@@ -109,15 +95,6 @@ def test_an_empty_answer_twice_is_still_a_message(way: Way, upstream: FaultUpstr
 def test_a_server_that_ends_lines_with_crlf_is_understood(way: Way, upstream: FaultUpstream) -> None:
     upstream.scripts = [answers("Hello ", UNICODE, crlf=True)]
     assert way.ask(turn(tools=TOOLS)).text == f"Hello {UNICODE}"
-
-
-def test_an_upstream_that_answers_whole_is_understood(way: Way, upstream: FaultUpstream) -> None:
-    import asyncio
-    import json
-
-    whole = asyncio.run(tool_turn("read_file", {"path": "a"}).whole())
-    upstream.scripts = [Script(body=json.dumps(whole).encode())]
-    assert way.ask(turn(tools=TOOLS)).calls == [("read_file", {"path": "a"})]
 
 
 def test_streams_say_what_they_are(proxy: ProxyProcess) -> None:

@@ -84,4 +84,6 @@ def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}".rstrip("0").rstrip(".")
     text = (",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))[:_LONGEST_WORD]
-    return "".join(char if char.isprintable() and char != " " else "_" for char in text) or "-"
+    if text.isprintable() and " " not in text:
+        return text or "-"
+    return "".join(char if char.isprintable() and char != " " else "_" for char in text)

@@ -5,12 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from specdash.proxy.http.responses import ApiError
+import msgspec
+from msgspec import Meta, Struct
+
+from specdash.core.proxy_events import RequestPhase
+from specdash.core.proxy_events import UpstreamStatus as State
+from specdash.core.structs import json_of
+from specdash.proxy.http.access import check_admin
+from specdash.proxy.http.responses import ApiError, json_response, read_body
+from specdash.proxy.upstream.upstream import UpstreamBrokenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from specdash.proxy.http.app import Proxy
+    from specdash.proxy.telemetry import ActiveRequest
 
 _LOG = logging.getLogger("specdash.proxy")
 _RETRY_S = 5
@@ -134,3 +148,136 @@ class Gate:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+
+
+# Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
+
+_RESTARTS_AGAIN_S = 0.1
+_ON_ITS_WAY = frozenset({State.LOADING, State.UNREACHABLE})
+
+
+class RetryPolicy:
+    """That of one request: which failed call is made again instead of telling the client."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._broken = False
+
+    async def again(self, error: ApiError) -> bool:
+        """Whether a call that failed with `error` before its answer began shall be made again; waits until it may be.
+
+        While the proxy is held, yes: the upstream is being restarted. For some seconds after a hold, when the upstream
+        cannot be reached or is loading, and once when it breaks off: a request that kills it must not do so for ever.
+        """
+        if self._gate.held:
+            return error.status >= 500
+        if not self._gate.settling:
+            return False
+        if isinstance(error, UpstreamBrokenError):
+            if self._broken:
+                return False
+            self._broken = True
+        elif error.status != 529:
+            return False
+        await asyncio.sleep(_RESTARTS_AGAIN_S)
+        return True
+
+
+async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
+    """Return in the moment in which a request may be sent; raises `ApiError` 529 when a hold outlasts its wait.
+
+    Right after a hold this waits until it is seen what is there now, and so how large its window is.
+    """
+    gate, window = proxy.gate, proxy.window
+    while True:
+        if gate.held:
+            if active is not None:
+                active.held()
+            await gate.wait(proxy.settings.hold_limit)
+        await window.refresh(force=gate.held or gate.unmet)
+        while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
+            await asyncio.sleep(_RESTARTS_AGAIN_S)
+            await window.refresh(force=True)
+        gate.met = not gate.held
+        if gate.met:
+            return
+
+
+# The operator's endpoints: hold new requests while the backend restarts, let them go on, and say how it stands.
+
+LONGEST_S = 86400.0
+_LARGEST_BODY = 64 << 10
+_LONGEST_REASON = 200
+
+
+def state(proxy: Proxy) -> dict[str, Any]:
+    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none.
+
+    `streams` and `sessions` say how many of the turns among them stream, and how many sessions they belong to; the
+    oldest of them began `oldest_s` ago.
+    """
+    gate = proxy.gate
+    turns = (
+        [request for request in proxy.telemetry.active if request.phase is not RequestPhase.HELD]
+        if proxy.upstream.in_flight
+        else []
+    )
+    return {
+        **json_of(gate, "held reason since"),
+        "held_s": round(gate.held_s, 3),
+        **json_of(gate, "limit_s wait_s waiting"),
+        "longest_wait_s": None if gate.longest_wait_s is None else round(gate.longest_wait_s, 3),
+        "active": proxy.upstream.in_flight,
+        "drained": not proxy.upstream.in_flight,
+        "streams": sum(bool(turn.event.stream) for turn in turns),
+        "sessions": len({turn.session.id for turn in turns}),
+        "oldest_s": round(max(0.0, time.time() - min(turn.event.at for turn in turns)), 3) if turns else None,
+    }
+
+
+async def handle_state(request: Request) -> Response:
+    """GET /admin/state."""
+    return json_response(state(_allowed(request)))
+
+
+class _Hold(Struct, forbid_unknown_fields=True):
+    """The body of a hold, every field optional."""
+
+    reason: str = ""
+    limit_s: Annotated[float, Meta(gt=0, le=LONGEST_S)] | None = None
+    wait_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
+    drain_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 0.0
+
+
+async def handle_hold(request: Request) -> Response:
+    """POST /admin/hold with `reason`, `limit_s`, `wait_s` and `drain_s`, all optional.
+
+    The hold ends by itself after `limit_s`; a request waits in it for at most `wait_s` in all. One asked for again is
+    renewed: both limits are replaced, `limit_s` counts from now on, and `wait_s`, when it is not given, stays what it
+    is. With `drain_s` the answer comes once no request is upstream any more, or after that many seconds.
+    """
+    proxy = _allowed(request)
+    try:
+        asked = msgspec.json.decode(await read_body(request, _LARGEST_BODY) or b"{}", type=_Hold)
+    except ValueError as error:
+        raise ApiError(400, str(error)) from None
+    gate, default_s = proxy.gate, proxy.settings.hold_limit
+    wait_s = next(limit for limit in (asked.wait_s, gate.wait_s, default_s) if limit is not None)
+    limit_s = default_s if asked.limit_s is None else asked.limit_s
+    gate.hold(" ".join(asked.reason.split())[:_LONGEST_REASON], limit_s, wait_s)
+    await proxy.upstream.drained(asked.drain_s)
+    return json_response(state(proxy))
+
+
+async def handle_resume(request: Request) -> Response:
+    """POST /admin/resume. What is known of the upstream is forgotten: it may be another now."""
+    proxy = _allowed(request)
+    proxy.window.forget()
+    resumed = proxy.gate.resume()
+    return json_response({"resumed": resumed, **state(proxy)})
+
+
+def _allowed(request: Request) -> Proxy:
+    proxy: Proxy = request.state.proxy
+    check_admin(request, proxy.admin_token)
+    return proxy

@@ -9,21 +9,22 @@ import hashlib
 import re
 import time
 from collections import deque
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from specdash.core.proxy_events import SessionView
+from specdash.core.structs import json_of
+from specdash.proxy.guardrails.loops import LoopState
 from specdash.proxy.translate.translate import without_reminders
-from specdash.system.stats import median, share
+from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails.history import HistoryCut
-    from specdash.proxy.guardrails.loops import LoopState
     from specdash.proxy.translate.parse import MessagesRequest
 
 
@@ -36,11 +37,6 @@ SCALE_STEP = 0.1
 """A new ratio of real to estimated tokens counts when it moved by more than this: a steady scale keeps cuts steady."""
 CALIBRATION_TOKENS = 1000
 """Smaller prompts say more about the chat template than about the text."""
-_SHOWN = (
-    "id", "last_seen", "requests", "active", "model", "context_tokens", "peak_tokens", "prunes", "overflows",
-    "loop_warnings", "malformed_streak", "malformed_total", "contamination_resets", "unexpected_ends",
-)  # fmt: skip
-"""What a session and its `SessionView` both have."""
 
 
 class ProxySession(Struct, eq=False):
@@ -68,7 +64,7 @@ class ProxySession(Struct, eq=False):
     last_output_tokens: int | None = None
     peak_prompt_tokens: int | None = None
     peak_tokens: int | None = None
-    loop: LoopState | None = None
+    loop: LoopState = LoopState()
     loop_warnings: int = 0
     prunes: int = 0
     """Cuts made by pruning."""
@@ -79,12 +75,6 @@ class ProxySession(Struct, eq=False):
     window: int | None = None
     """The context window of its last turn."""
     history: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    """Seconds from each answer to the request with more messages that followed it: what the client's tools took."""
-    answered: float | None = None
-    """Monotonic time of the last answer's end."""
-    longest: int = 0
-    """Messages of the longest request."""
     touched: float = 0.0
     """Monotonic time of the last sign of life."""
 
@@ -95,18 +85,6 @@ class ProxySession(Struct, eq=False):
         elif messages != self.forced_messages:
             self.forced_streak += 1
             self.forced_messages = messages
-
-    def note_arrival(self, messages: int, now: float) -> None:
-        """Count the time since the last answer; a request sent again counts once."""
-        if self.answered is not None and messages > self.longest:
-            self.pauses.append(max(0.0, now - self.answered))
-            self.answered = None
-        self.longest = messages
-
-    def pause_s(self, turns: int) -> float | None:
-        """Median of the last `turns` pauses; None while fewer than half of them were seen."""
-        seen = list(islice(reversed(self.pauses), turns))
-        return median(seen) if len(seen) * 2 >= turns else None
 
     @property
     def context_tokens(self) -> int | None:
@@ -122,7 +100,6 @@ class ProxySession(Struct, eq=False):
         unknown: only the window is noted.
         """
         self.window = window
-        self.answered = time.monotonic()
         if usage.prompt <= 0:
             return
         self.last_prompt_tokens = usage.prompt
@@ -150,17 +127,13 @@ class ProxySession(Struct, eq=False):
 
     def view(self, window: int | None) -> SessionView:
         """As the dashboard sees it."""
-        loop = self.loop
-        return SessionView(
-            **{name: getattr(self, name) for name in _SHOWN},
-            context_window=window,
-            output_tokens=self.last_output_tokens,
-            turns_remaining=self.turns_remaining(window),
-            is_looping=loop is not None and loop.is_looping,
-            loop_repeats=loop.repeats if loop is not None else 0,
-            loop_period=loop.period if loop is not None else 0,
-            no_progress=loop.no_progress if loop is not None else 0,
+        known = json_of(
+            self,
+            "id last_seen requests active model context_tokens peak_tokens output_tokens=last_output_tokens prunes "
+            "overflows loop_warnings malformed_streak malformed_total contamination_resets unexpected_ends",
         )
+        known |= json_of(self.loop, "is_looping loop_repeats=repeats loop_period=period no_progress")
+        return SessionView(**known, context_window=window, turns_remaining=self.turns_remaining(window))
 
 
 class SessionStore:

@@ -101,11 +101,6 @@ class ProxySettings(BaseModel):
         """The upstream's root URL: `LLAMA_CPP_BASE` without its trailing `/v1`."""
         return self.llama_cpp_base.rstrip("/").removesuffix("/v1").rstrip("/")
 
-    @property
-    def loopback(self) -> bool:
-        """True when only this machine can connect."""
-        return is_loopback(self.host)
-
 
 def _settings(env: Mapping[str, str]) -> tuple[ProxySettings, dict[str, str]]:
     """The settings of an env, with defaults in place of bad values; and what is wrong with those, by key."""
@@ -134,7 +129,7 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
         raise InputError(
             f"{source}: LLAMA_CPP_BASE={settings.llama_cpp_base}: must be a URL such as http://127.0.0.1:8080/v1"
         )
-    if not settings.loopback and not settings.api_key:
+    if not is_loopback(settings.host) and not settings.api_key:
         raise InputError(
             f"{source}: PROXY_HOST={settings.host} lets other machines in: set PROXY_API_KEY, or use 127.0.0.1"
         )

@@ -6,32 +6,34 @@ import logging
 import os
 import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
+from msgspec import Struct
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
     ActiveView,
     GuardrailEvent,
+    PromptChange,
     RequestOutcome,
     RequestPhase,
     to_json,
     warning_level,
 )
 from specdash.core.proxy_lines import context_text, line_text, note_text
+from specdash.core.structs import json_of
 from specdash.proxy.answer.assembler import Cost
-from specdash.proxy.prompts import PromptBook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from specdash.core.proxy_events import RequestEvent
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails import GuardrailNote
+    from specdash.proxy.http.responses import ApiError
     from specdash.proxy.sessions import ProxySession, SessionStore
     from specdash.proxy.settings import ProxySettings
 
@@ -83,6 +85,71 @@ class EventsFile:
                 reason = os.strerror(error.errno) if error.errno else error
                 _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", path, reason)
             self._fails = True
+
+
+# What changed in a prompt since the one it goes on from: its system prompt, its tools, or a message in the middle.
+#
+# Prompts are kept as hashes that are salted for this process: nothing of their text, and nothing to compare with
+# another day's.
+
+MOST_SESSIONS = 256
+MOST_OF_SESSION = 4
+"""Prompts that are remembered of one: agents and small requests for titles alternate in it."""
+
+
+class Fingerprint(Struct, frozen=True):
+    """A prompt's pieces in the order in which a template prints them: system prompt, tools, messages."""
+
+    hashes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    messages: frozenset[int]
+
+
+class PromptBook:
+    """The newest prompts of each session."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, list[Fingerprint]] = OrderedDict()
+
+    def change(self, session: str, body: Mapping[str, Any]) -> PromptChange | None:
+        """What a chat completions body changed of the prompt that it goes on from; None for a new conversation."""
+        now, kept = _fingerprint(body), self._kept.pop(session, [])
+        before = max(kept, key=lambda prompt: len(prompt.messages & now.messages), default=None)
+        if before is not None and 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
+            before = None
+        self._kept[session] = [*(prompt for prompt in kept if prompt is not before), now][-MOST_OF_SESSION:]
+        if len(self._kept) > MOST_SESSIONS:
+            self._kept.popitem(last=False)
+        return _change(before, now) if before is not None else None
+
+
+def _fingerprint(body: Mapping[str, Any]) -> Fingerprint:
+    messages, tools = body.get("messages"), body.get("tools")
+    listed = messages if isinstance(messages, list) else []
+    system = next(
+        (message for message in listed if isinstance(message, dict) and message.get("role") == "system"), None
+    )
+    rest = (message for message in listed if message is not system)
+    texts = [msgspec.json.encode(piece) for piece in (system, tools, *rest)]
+    hashes = tuple(map(hash, texts))
+    return Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
+
+
+def _change(before: Fingerprint, now: Fingerprint) -> PromptChange:
+    total = sum(now.sizes) or 1
+    pairs = enumerate(zip(now.hashes, before.hashes, strict=False))
+    same = next((at for at, (mine, its) in pairs if mine != its), min(len(now.hashes), len(before.hashes)))
+    # Where the former prompt ends, this one goes on: that is no change.
+    what = ""
+    if same < len(before.hashes):
+        names = ("system", "tools", *(f"message {number}" for number in range(1, len(now.hashes) - 1)))
+        what = names[same] if same < len(now.hashes) else "messages left out"
+    known, left = 0, Counter(before.hashes)
+    for piece, size in zip(now.hashes, now.sizes, strict=True):
+        # A text that stands there twice was read twice.
+        known += size if left[piece] > 0 else 0
+        left[piece] -= 1
+    return PromptChange(what, round(sum(now.sizes[:same]) / total, 4), round(known / total, 4))
 
 
 # One request under way: its phase, its live numbers, and their sums over retries.
@@ -154,26 +221,19 @@ class ActiveRequest:
         """As the dashboard sees it."""
         event, cost = self.event, self.call_cost()
         return ActiveView(
-            request_id=event.request_id,
-            session=event.session,
+            **json_of(event, "request_id session path model"),
+            **json_of(self, "phase attempt ttft_s"),
+            **json_of(cost, "prompt_done prefill_rate decode_rate"),
             started=event.at,
-            phase=self.phase,
-            path=event.path,
-            model=event.model,
+            prompt_tokens=cost.prompt,
+            cached_tokens=cost.cached,
+            completion_tokens=cost.predicted,
+            draft_tokens=cost.draft,
+            accepted_tokens=cost.accepted,
             stream=bool(event.stream),
             strict=bool(event.strict),
             tools=event.tools or 0,
-            attempt=self.attempt,
-            ttft_s=self.ttft_s,
             guardrails=tuple(self.guardrails),
-            prompt_tokens=cost.prompt,
-            prompt_done=cost.prompt_done,
-            cached_tokens=cost.cached,
-            completion_tokens=cost.predicted,
-            prefill_rate=cost.prefill_rate,
-            decode_rate=cost.decode_rate,
-            draft_tokens=cost.draft,
-            accepted_tokens=cost.accepted,
         )
 
 
@@ -253,7 +313,7 @@ class Telemetry:
         self._sessions.enter(session)
         self.active.append(active)
         facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
-        _log(*line_text("request", facts, session=session.id, request_id=event.request_id))
+        _LOG.log(*line_text("request", facts, session=session.id, request_id=event.request_id))
         return active
 
     def sends(self, active: ActiveRequest, body: Mapping[str, Any]) -> None:
@@ -271,28 +331,23 @@ class Telemetry:
         if active is not None and mark not in active.guardrails:
             active.guardrails.append(mark)
         request_id = active.event.request_id if active is not None else ""
-        facts = numbers_and_names(note.facts)
-        self.file.write(
-            to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
-        )
-        _log(*note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id))
+        event = GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, note.facts)
+        self.file.write(to_json(event))
+        _LOG.log(*note_text(note.guardrail, note.action, note.facts, session=session.id, request_id=request_id))
 
     def finish(
         self,
         active: ActiveRequest,
         *,
         outcome: RequestOutcome,
-        status: int = 200,
-        error_type: str | None = None,
+        error: ApiError | None = None,
         stop_reason: str | None = None,
-        usage: Usage | None = None,
-        prompt_estimated: bool = False,
+        estimate: int = 0,
         tool_calls: Sequence[str] = (),
     ) -> None:
         """The request ended; only the first call counts. Call `ProxySession.turn_done` before it.
 
-        `usage` is the whole turn's, retries included. Where the upstream calls that `active` saw come to more (one was
-        cut short), those count. `prompt_estimated` says that an upstream did not tell the size of its prompt.
+        `estimate` is the size of its prompt where the upstream did not tell it.
         """
         if active.ended:
             return
@@ -301,22 +356,21 @@ class Telemetry:
         session, cost = active.session, active.cost()
         self.active.remove(active)
         self._sessions.leave(session)
-        if usage is None or cost.usage.total > usage.total:
-            usage, prompt_estimated = cost.usage, False
+        usage, prompt = cost.usage, cost.usage.prompt or estimate
         event = msgspec.structs.replace(
             active.event,
             outcome=outcome,
-            status=status,
-            error_type=error_type,
+            status=error.status if error is not None else 499 if outcome is RequestOutcome.CLIENT_LEFT else 200,
+            error_type=error.type if error is not None else None,
             stop_reason=stop_reason,
             duration_s=round(max(0.0, self._clock() - active.arrived), 4),
             held_s=_rounded(active.held_s, 4),
             ttft_s=_rounded(active.ttft_s, 4),
             prefill_s=round(cost.prefill_ms / 1000, 4) if cost.prefill_ms else None,
             decode_s=round(cost.decode_ms / 1000, 4) if cost.decode_ms else None,
-            prompt_tokens=usage.prompt or None,
-            cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
-            completion_tokens=usage.completion if usage.total > 0 else None,
+            prompt_tokens=prompt or None,
+            cached_tokens=usage.cached if usage.prompt else None,
+            completion_tokens=usage.completion if prompt + usage.completion else None,
             prefill_rate=_rounded(cost.prefill_rate, 2),
             decode_rate=_rounded(cost.decode_rate, 2),
             draft_tokens=cost.draft,
@@ -325,11 +379,11 @@ class Telemetry:
             context_window=session.window,
             tool_calls=tuple(name[:LONGEST_NAME] for name in tool_calls[:MOST_NAMES]),
             guardrails=tuple(active.guardrails),
-            prompt_estimated=prompt_estimated or None,
+            prompt_estimated=prompt > usage.prompt or None,
         )
         self.requests[event.path, outcome] += 1
         if outcome is RequestOutcome.ERROR:
-            self.errors[error_type or "unknown"] += 1
+            self.errors[event.error_type or "unknown"] += 1
         for name, field_name, _ in SUMS:
             if name != "prompt_tokens" or not event.prompt_estimated:
                 self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
@@ -347,29 +401,12 @@ class Telemetry:
             "ttft_s": event.ttft_s,
             "tok_s": event.decode_rate,
         }
-        _log(*line_text("response", facts, session=session.id, request_id=event.request_id))
+        _LOG.log(*line_text("response", facts, session=session.id, request_id=event.request_id))
         tokens, window = session.context_tokens, session.window
         if outcome is RequestOutcome.OK and tokens is not None and window:
             level, left = warning_level(tokens / window), session.turns_remaining(window)
             cuts = {"pruned": session.prunes, "overflows": session.overflows}
-            _log(*context_text(tokens, window, level, left, session.id, **cuts))
-
-
-def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """`facts` without anything that is neither, and names bounded: text does not belong in events."""
-    found: dict[str, Any] = {}
-    for name, value in facts.items():
-        if isinstance(value, (bool, int, float)):
-            found[name] = value
-        elif isinstance(value, str):
-            found[name] = value[:LONGEST_NAME]
-        elif isinstance(value, list):
-            found[name] = [str(entry)[:LONGEST_NAME] for entry in value[:MOST_NAMES]]
-    return found
-
-
-def _log(level: int, text: str) -> None:
-    _LOG.log(level, "%s", text)
+            _LOG.log(*context_text(tokens, window, level, left, session.id, **cuts))
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

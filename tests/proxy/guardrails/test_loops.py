@@ -220,12 +220,6 @@ def test_a_cycle_with_a_call_that_waits_polls(name: str, command: str, *, is_loo
     assert loop_state(TASK + history, SETTINGS).is_looping is is_looping
 
 
-@pytest.mark.parametrize(("pause_s", "is_looping"), [(None, True), (4.9, True), (5.0, False)])
-def test_turns_whose_tools_take_long_poll(pause_s: float | None, *, is_looping: bool) -> None:
-    state = loop_state(TASK + turns(30, same), SETTINGS, lambda _: pause_s)
-    assert (state.is_looping, state.repeats) == (is_looping, 30)
-
-
 def test_a_prefilled_answer_leaves_the_note_in_the_user_message() -> None:
     _, made, _ = broken([*turns(8, same), assistant("So")])
     assert made.messages[-1] == assistant("So")

@@ -5,7 +5,7 @@ Source: llama.cpp tools/server (chat completions), OpenAI API reference, "Chat s
 
 from __future__ import annotations
 
-import re
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -147,8 +147,6 @@ def _failed(message: str) -> dict[str, Any]:
     return {"error": {"type": "api_error", "message": message}}
 
 
-_NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
-_ID_PREFIX = "chatcmpl-"
 _COUNTS = ("usage", "timings", "prompt_progress")
 
 
@@ -156,13 +154,11 @@ class AnswerAssembler:
     """Makes pieces of chunks, one for each piece of content, and knows what the answer has cost so far.
 
     The latest counts are kept as they came and interpreted only when asked: chunks are many, questions few.
-
-    `fallback_id` names an answer whose upstream gives no id.
     """
 
-    def __init__(self, *, fallback_id: str = "") -> None:
-        self._fallback_id = fallback_id
-        self.id: str | None = None
+    def __init__(self) -> None:
+        self.has_begun = False
+        """A chunk of an answer has come."""
         self.finish_reason: str | None = None
         self.error: dict[str, Any] | None = None
         """The first error inside the stream, as llama.cpp has it."""
@@ -173,8 +169,6 @@ class AnswerAssembler:
         self._deltas = 0
         """Pieces of content: thinking, text or a call."""
         self._counts: dict[str, dict[str, Any]] = {name: {} for name in _COUNTS}
-        self._early: dict[int, tuple[str, str]] = {}
-        """Id and arguments of calls whose name has not come."""
         self._numbers: dict[int, int] = {}
         """Of the upstream's number of a call, which of those here it is."""
         self._starts: list[ToolStart] = []
@@ -187,11 +181,6 @@ class AnswerAssembler:
     def started(self) -> bool:
         """Some content has come."""
         return self._deltas > 0
-
-    @property
-    def message_id(self) -> str:
-        """The id the client sees, made of the upstream's."""
-        return f"msg_{self._id_part()}"
 
     @property
     def usage(self) -> Usage:
@@ -232,8 +221,7 @@ class AnswerAssembler:
     def chunk(self, obj: dict[str, Any]) -> list[Piece]:
         """The pieces of the next chunk; one that cannot be understood is passed over."""
         pieces: list[Piece] = []
-        if self.id is None and isinstance(obj.get("id"), str):
-            self.id = obj["id"] or None
+        self.has_begun = self.has_begun or "id" in obj
         choices = obj.get("choices")
         if choices and isinstance(choices, list) and isinstance(choices[0], dict):
             choice = choices[0]
@@ -286,41 +274,24 @@ class AnswerAssembler:
         return Text(text)
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
-        """A part of the call of its index; without one, a part with a name begins a call."""
-        function, index = entry.get("function"), entry.get("index")
-        if not isinstance(function, dict):
+        """A part of a call, the first of which has its name; in a whole answer, where none has an index, a call."""
+        function, index = entry.get("function"), entry.get("index", len(self._starts))
+        if not isinstance(function, dict) or not isinstance(index, int):
             return
-        name, arguments = _text_of(function.get("name")), _text_of(function.get("arguments"))
-        number = self._numbers.get(index) if isinstance(index, int) else None
-        if not isinstance(index, int) and not name and self._starts:
-            number = len(self._starts) - 1
+        number = self._numbers.get(index)
         if number is None:
-            early = self._early.pop(index, ("", "")) if isinstance(index, int) else ("", "")
-            upstream_id, arguments = early[0] or _text_of(entry.get("id")), early[1] + arguments
-            if not name:
-                self._early |= {index: (upstream_id, arguments)} if isinstance(index, int) else {}
+            if not (name := _text_of(function.get("name"))):
                 return
-            number = len(self._starts)
-            if isinstance(index, int):
-                self._numbers[index] = number
-            start = ToolStart(number, self._client_id(upstream_id), name)
+            number = self._numbers[index] = len(self._starts)
+            start = ToolStart(number, f"toolu_{secrets.token_hex(12)}", name)
             self._starts.append(start)
             self._arguments.append([])
-            self.upstream_ids.append(upstream_id)
+            self.upstream_ids.append(_text_of(entry.get("id")))
             pieces.append(start)
         self._deltas += 1
-        if arguments:
+        if arguments := _text_of(function.get("arguments")):
             self._arguments[number].append(arguments)
             pieces.append(Arguments(number, arguments))
-
-    def _client_id(self, upstream_id: str) -> str:
-        count = len(self._starts)
-        known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{count}"
-        wanted = known if known.startswith("toolu_") else f"toolu_{known}"
-        return f"{wanted}_{count}" if any(start.id == wanted for start in self._starts) else wanted
-
-    def _id_part(self) -> str:
-        return _NOT_ID.sub("_", (self.id or "").removeprefix(_ID_PREFIX) or self._fallback_id) or "unknown"
 
 
 def _text_of(value: Any) -> str:

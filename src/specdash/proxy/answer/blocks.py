@@ -75,11 +75,6 @@ class Usage(Struct, frozen=True):
     def __add__(self, more: Usage) -> Usage:
         return Usage(self.prompt + more.prompt, self.cached + more.cached, self.completion + more.completion)
 
-    @property
-    def total(self) -> int:
-        """Prompt and answer."""
-        return self.prompt + self.completion
-
     def anthropic(self) -> dict[str, Any]:
         """As the Messages API counts: input without the cached part."""
         return {
@@ -186,20 +181,28 @@ class MessageBuilder(BlockOrder):
 
     def content(self) -> list[dict[str, Any]]:
         """Blocks of the Messages API. A tool input that is not a JSON object is `{}`."""
-        return [_content(first, text) for first, text in self._joined()]
+        found: list[dict[str, Any]] = []
+        for piece in self.pieces():
+            if isinstance(piece, Text):
+                found.append({"type": TEXT, "text": piece.text})
+            elif isinstance(piece, Thinking):
+                found.append({"type": THINKING, "thinking": piece.text, "signature": signature_of(piece.text)})
+            elif isinstance(piece, ToolStart):
+                found.append({"type": TOOL, "id": piece.id, "name": piece.name})
+            elif isinstance(piece, Arguments):
+                found[-1]["input"] = object_of(piece.text) or {}
+        return found
 
     def pieces(self) -> Iterator[Piece]:
         """The answer again, each block in one piece."""
-        for first, text in self._joined():
+        self.end()
+        for first, texts in self._blocks:
+            text = "".join(texts)
             if isinstance(first, ToolStart):
                 yield first
                 yield Arguments(first.index, text)
             else:
                 yield Text(text) if isinstance(first, Text) else Thinking(text)
-
-    def _joined(self) -> Iterator[tuple[Piece, str]]:
-        self.end()
-        return ((first, "".join(texts)) for first, texts in self._blocks)
 
     def _take(self, piece: Piece) -> None:
         blocks = self._blocks
@@ -208,14 +211,6 @@ class MessageBuilder(BlockOrder):
             blocks.append((piece, []))
         if isinstance(piece, Text | Thinking | Arguments):
             blocks[-1][1].append(piece.text)
-
-
-def _content(first: Piece, text: str) -> dict[str, Any]:
-    if isinstance(first, ToolStart):
-        return {"type": TOOL, "id": first.id, "name": first.name, "input": object_of(text) or {}}
-    if isinstance(first, Text):
-        return {"type": TEXT, "text": text}
-    return {"type": THINKING, "thinking": text, "signature": signature_of(text)}
 
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -229,10 +224,7 @@ _DELTAS = {
 
 
 class SseWriter(BlockOrder):
-    """Writes an answer as the bytes of a Messages stream, one frame per piece; `take` them as often as you like.
-
-    Calls in a wrong state are errors of the program and raise RuntimeError.
-    """
+    """Writes an answer as the bytes of a Messages stream, one frame per piece; `take` them as often as you like."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,8 +241,6 @@ class SseWriter(BlockOrder):
 
     def start(self, message_id: str, model: str, usage: Usage) -> None:
         """The one message_start; `usage` is what is known of the prompt, its completion counts as given."""
-        if self.started or self.finished:
-            raise RuntimeError("the message has already started")
         self.started = True
         message: dict[str, Any] = {
             "id": message_id,
@@ -266,16 +256,10 @@ class SseWriter(BlockOrder):
 
     def ping(self) -> None:
         """A sign of life, any time between start and finish."""
-        self._require_open()
         self._out.append(_PING)
-
-    def add(self, piece: Piece) -> None:
-        self._require_open()
-        super().add(piece)
 
     def finish(self, stop_reason: str, stop_sequence: str | None, usage: Usage) -> None:
         """Write what waits, close the last block and end the message; `usage` is that of the whole answer."""
-        self._require_open()
         self.end()
         self._close()
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
@@ -285,8 +269,6 @@ class SseWriter(BlockOrder):
 
     def error(self, envelope: dict[str, Any]) -> None:
         """End the stream with an error event; `envelope` is that of `ApiError`. Nothing may follow."""
-        if self.finished:
-            raise RuntimeError("the message is already finished")
         self._out.append(b"event: error\ndata: " + msgspec.json.encode(envelope) + b"\n\n")
         self.finished = True
 
@@ -295,12 +277,6 @@ class SseWriter(BlockOrder):
         data = b"".join(self._out)
         self._out.clear()
         return data
-
-    def _require_open(self) -> None:
-        if not self.started:
-            raise RuntimeError("the message has not started")
-        if self.finished:
-            raise RuntimeError("the message is finished")
 
     def _take(self, piece: Piece) -> None:
         if isinstance(piece, Text):

@@ -99,43 +99,32 @@ def filtered(
 
 UNIT_MAX = 500
 """Longest repeated unit, in characters."""
-ENOUGH = 10_000
+ENOUGH = 10_240
 """Least length of a run of one unit, in characters."""
 _BLOCK = 256
 
 
 class RepetitionWatch:
-    """Looks for one unit repeated exactly for at least `ENOUGH` characters at the end of a text.
+    """Looks for `ENOUGH` characters in a text that only repeat one unit of at most `UNIT_MAX`.
 
-    Memory is bounded. The tail is looked at once every 256 characters, however the text is cut into fragments.
+    They are looked at every 256 characters, however the text is cut into fragments.
     """
 
     def __init__(self) -> None:
         self.tripped = False
-        self._pending: list[str] = []
-        self._size = 0
-        self._tail = ""
+        self._text = ""
 
     def feed(self, text: str) -> bool:
         """Take the next piece of the text; True once it repeats endlessly, and from then on."""
-        self._pending.append(text)
-        self._size += len(text)
-        if self._size < _BLOCK or self.tripped:
-            return self.tripped
-        joined, at = "".join(self._pending), 0
-        while len(joined) - at >= _BLOCK and not self.tripped:
-            self._tail = (self._tail + joined[at : at + _BLOCK])[-ENOUGH:]
-            self.tripped = len(self._tail) == ENOUGH and _repeats(self._tail)
+        text, at = self._text + text, 0
+        while len(text) - at >= ENOUGH and not self.tripped:
+            run = text[at : at + ENOUGH]
+            before = run.rfind(run[-UNIT_MAX:], ENOUGH - 2 * UNIT_MAX, ENOUGH - 1)
+            period = ENOUGH - UNIT_MAX - before
+            self.tripped = before >= 0 and run[period:] == run[:-period]
             at += _BLOCK
-        self._pending, self._size = [joined[at:]], len(joined) - at
+        self._text = text[at:]
         return self.tripped
-
-
-def _repeats(tail: str) -> bool:
-    """Whether every character equals the one a period of at most `UNIT_MAX` before it."""
-    found = tail.rfind(tail[-UNIT_MAX:], len(tail) - 2 * UNIT_MAX, len(tail) - 1)
-    period = len(tail) - UNIT_MAX - found
-    return found >= 0 and tail[period:] == tail[:-period]
 
 
 async def until_repeated(source: Pieces, attempt: Attempt) -> Pieces:

@@ -18,13 +18,12 @@ from starlette.responses import Response
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import Thinking
-from specdash.proxy.http.responses import ApiError, client_host, load_object, object_of, read_body
-from specdash.proxy.http.stream import EventStream
+from specdash.proxy.gate import RetryPolicy, admitted
+from specdash.proxy.http.responses import ApiError, EventStream, client_host, load_object, object_of, read_body
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import check_pieces
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
-from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, use_model
+from specdash.proxy.upstream.window import ANY, use_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -45,11 +44,10 @@ _LLAMA_JSON = "application/json; charset=utf-8"
 
 async def handle_chat(request: Request) -> Response:
     """Serve one request: the upstream's answer; a stream as it comes, with comments while the proxy is held."""
-    proxy: Proxy = request.app.state.proxy
+    proxy: Proxy = request.state.proxy
     settings = proxy.settings
     body = await read_body(request, settings.max_body_mib << 20)
     chat = load_object(body)
-    check_pieces(chat)
     messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
     session = proxy.sessions.get(chat_session_id(request.headers, chat, client_host(request)))
     event = RequestEvent(
@@ -81,7 +79,7 @@ class _Exchange:
         self.is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""
 
-    def ended(self, outcome: RequestOutcome, status: int, error_type: str | None, _error: ApiError | None) -> None:
+    def ended(self, outcome: RequestOutcome, error: ApiError | None = None) -> None:
         """Record the end, once."""
         answer = self._answer
         if outcome is RequestOutcome.OK and not self._active.ended:
@@ -89,8 +87,7 @@ class _Exchange:
         self._proxy.telemetry.finish(
             self._active,
             outcome=outcome,
-            status=status,
-            error_type=error_type,
+            error=error,
             stop_reason=answer.finish_reason,
             tool_calls=[call.name for call in answer.tool_calls()],
         )
@@ -104,7 +101,13 @@ class _Exchange:
         patience = RetryPolicy(self._proxy.gate)
         while True:
             await admitted(self._proxy, self._active)
-            await self._name_model()
+            window, requested = self._proxy.window, self._chat.get("model")
+            # A router knows neither which model `any` means nor when one was used.
+            if window.router and requested == ANY:
+                self._chat["model"] = await use_model(ANY, window)
+                self._body = msgspec.json.encode(self._chat)
+            elif window.router and isinstance(requested, str):
+                window.note_use(requested)
             self._active.sent()
             self._active.answer = self._answer = AnswerAssembler()
             try:
@@ -112,17 +115,6 @@ class _Exchange:
             except ApiError as error:
                 if self.is_passing or not await patience.again(error):
                     raise
-
-    async def _name_model(self) -> None:
-        """Name the model that `any` means, and note what is used: a router knows neither."""
-        window, requested = self._proxy.window, self._chat.get("model")
-        if not window.router or not isinstance(requested, str):
-            return
-        if requested == ANY:
-            self._chat["model"] = await use_model(requested, window)
-            self._body = msgspec.json.encode(self._chat)
-        else:
-            window.note_use(requested)
 
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""
@@ -138,33 +130,28 @@ class _Exchange:
                 await stream.write(data)
                 if self._active.ttft_s is None and self._answer.started:
                     self._active.first_content()
-        self.ended(RequestOutcome.OK, 200, None, None)
+        await stream.write(b"", is_last=True)
+        self.ended(RequestOutcome.OK)
         return None
 
     async def _whole(self) -> Response:
-        wanted = streaming_fields(self._chat) if self._proxy.upstream.is_llama_cpp else None
-        if wanted is not None:
-            rebuilt = await self._rebuilt(msgspec.json.encode({**self._chat, **wanted}))
-            if rebuilt is not None:
-                return rebuilt
-            self._active.next_attempt()
-            self._active.answer = self._answer = AnswerAssembler()
-        async with self._proxy.upstream.open(self._body, PATH) as reply:
-            return await self._passed(reply)
+        """The whole answer, made of a stream where it can be."""
+        answer, thoughts, seen = self._answer, list[str](), dict[str, Any]()
 
-    async def _rebuilt(self, body: bytes) -> Response | None:
-        """The whole that a stream makes; None when it has to be asked for after all."""
-        whole = WholeCompletion(self._answer)
+        def take(chunk: dict[str, Any]) -> None:
+            thoughts.extend(piece.text for piece in answer.chunk(chunk) if isinstance(piece, Thinking))
+            seen.update(chunk)
+
+        wanted = streaming_fields(self._chat) if self._proxy.upstream.is_llama_cpp else None
+        body = self._body if wanted is None else msgspec.json.encode({**self._chat, **wanted})
         async with self._proxy.upstream.open(body, PATH) as reply:
-            if not _is_stream(reply):
+            if wanted is None or not _is_stream(reply):
                 return await self._passed(reply)
-            async for _ in _reads(reply, whole.chunk):
+            async for _ in _reads(reply, take):
                 pass
-        if not whole.is_complete:
+        if answer.finish_reason is None and answer.error is None:
             raise UpstreamBrokenError(502, "the upstream broke off its answer")
-        if whole.may_lack_text:
-            return None
-        status, text = whole.response()
+        status, text = whole_completion(answer, "".join(thoughts), seen)
         return self._done(status, text, {"content-type": _LLAMA_JSON})
 
     async def _passed(self, reply: UpstreamReply) -> Response:
@@ -181,9 +168,9 @@ class _Exchange:
     def _done(self, status: int, text: bytes, headers: dict[str, str]) -> Response:
         if status // 100 == 2:
             self._active.first_content()
-            self.ended(RequestOutcome.OK, status, None, None)
+            self.ended(RequestOutcome.OK)
         else:
-            self.ended(RequestOutcome.ERROR, status, "api_error" if status >= 500 else "invalid_request_error", None)
+            self.ended(RequestOutcome.ERROR, ApiError(status, ""))
         return Response(text, status, headers)
 
 
@@ -221,7 +208,9 @@ def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(last, dict) and last.get("role") == "assistant":
         # Whether a stream echoes the prefill, which the whole does, differs between builds.
         return None
-    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(chat.get(name) not in (None, 1) for name in _CHOICES):
+    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(
+        chat.get(name) not in (None, 1) for name in ("n", "n_cmpl")
+    ):
         return None
     if chat.get("reasoning_format") == "deepseek-legacy":
         # Some builds put the thoughts into the content of a stream, and of a stream only.
@@ -230,54 +219,23 @@ def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"stream": True, **telling, "stream_options": {**(options or {}), "include_usage": True}}
 
 
-class WholeCompletion:
-    """Collects the chunks of a stream in `answer` and gives what the server would have answered at once."""
-
-    def __init__(self, answer: AnswerAssembler) -> None:
-        self._answer = answer
-        self._thoughts = ""
-        self._seen: dict[str, Any] = {}
-
-    def chunk(self, chunk: dict[str, Any]) -> None:
-        """The next chunk."""
-        self._thoughts += "".join(piece.text for piece in self._answer.chunk(chunk) if isinstance(piece, Thinking))
-        self._seen.update(chunk)
-
-    @property
-    def is_complete(self) -> bool:
-        """True when the stream had an end or an error."""
-        return self._answer.finish_reason is not None or self._answer.error is not None
-
-    @property
-    def may_lack_text(self) -> bool:
-        """True when the whole answer may hold text that a stream never shows.
-
-        llama.cpp parses the text; where nothing is left of it (a tool call or a thought cut off in its first words)
-        a whole answer has the text itself as its content, and a stream nothing.
-        """
-        answer = self._answer
-        if answer.error is not None or answer.started:
-            return False
-        return answer.finish_reason != "stop" or answer.usage.completion > 1
-
-    def response(self) -> tuple[int, bytes]:
-        """Status and body."""
-        answer = self._answer
-        if answer.error is not None:
-            code = answer.error.get("code")
-            status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-            return status, msgspec.json.encode({"error": answer.error})
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text()}
-        if self._thoughts:
-            message["reasoning_content"] = self._thoughts
-        calls = [
-            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            | ({"id": upstream_id} if upstream_id else {})
-            for call, upstream_id in zip(answer.tool_calls(), answer.upstream_ids, strict=True)
-        ]
-        if calls:
-            message["tool_calls"] = calls
-        choice = {"finish_reason": answer.finish_reason, "index": 0, "message": message}
-        found = {**self._seen, "choices": [choice], "object": "chat.completion"}
-        names = ("choices", "created", "model", "system_fingerprint", "object", "usage", "id", "timings")
-        return 200, msgspec.json.encode({name: found[name] for name in names if name in found})
+def whole_completion(answer: AnswerAssembler, thoughts: str, seen: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Status and body of what the server would have answered at once; `seen` has the latest of each field."""
+    if answer.error is not None:
+        code = answer.error.get("code")
+        status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+        return status, msgspec.json.encode({"error": answer.error})
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text()}
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    calls = [
+        {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        | ({"id": upstream_id} if upstream_id else {})
+        for call, upstream_id in zip(answer.tool_calls(), answer.upstream_ids, strict=True)
+    ]
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"finish_reason": answer.finish_reason, "index": 0, "message": message}
+    found = {**seen, "choices": [choice], "object": "chat.completion"}
+    names = ("choices", "created", "model", "system_fingerprint", "object", "usage", "id", "timings")
+    return 200, msgspec.json.encode({name: found[name] for name in names if name in found})

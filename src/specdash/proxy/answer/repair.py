@@ -15,12 +15,12 @@ from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
+from specdash.proxy.gate import RetryPolicy
 from specdash.proxy.guardrails.calls import UNREADABLE, ToolUseFault, call_fault
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.guardrails.written import Written, echoed_rules, written_at_end
-from specdash.proxy.http.responses import ApiError, object_of, read_json
+from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
-from specdash.proxy.upstream.window import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.upstream.upstream import UpstreamReply
 
-_LARGEST_ANSWER = 64 << 20
 _NEW_CALLS = 1 << 20
 """First number of calls that the upstream's own answer does not have."""
 _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
@@ -67,20 +66,16 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
     Waits first while the proxy is held; a call that breaks because the upstream is being restarted, before its
     answer began, is made again: see `RetryPolicy`.
     """
-    gate = turn.proxy.gate
-    patience = RetryPolicy(gate)
+    patience = RetryPolicy(turn.proxy.gate)
     while True:
-        if gate.held:
-            turn.active.held()
-            with turn.deadline.paused():
-                await gate.wait(turn.settings.hold_limit)
-        answer = turn.active.answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
+        await turn.unheld()
+        answer = turn.active.answer = attempt.answer = AnswerAssembler()
         turn.active.sent()
         try:
             async with turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
-                async for chunk in (_whole if reply.content_type == "application/json" else _streamed)(reply, answer):
+                async for chunk in _streamed(reply, answer):
                     for piece in answer.chunk(chunk) if chunk else (PAUSE,):
                         yield piece
                         if attempt.is_cut:
@@ -113,24 +108,11 @@ async def _streamed(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncItera
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
 
-async def _whole(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncIterator[dict[str, Any]]:
-    """An answer that is no stream, though one was asked for."""
-    try:
-        completion = read_json(await reply.body(_LARGEST_ANSWER))
-    except ValueError:
-        raise ApiError(500, "the upstream's answer is not JSON") from None
-    if completion and isinstance(completion, dict):
-        yield completion
-    if not answer.started and answer.finish_reason is None:
-        raise ApiError(500, "the upstream's answer is not a chat completion")
-
-
 async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thinking: bool) -> Pieces:
     """Ask the upstream once; what passes the filters, as it comes."""
     async with aclosing(_pieces(turn, body, attempt)) as source:
         async for piece in filtered(source, attempt, turn.prepared, turn.settings, thinking=thinking):
             yield piece
-    turn.count(attempt.answer)
 
 
 # The answer of a turn.
@@ -276,7 +258,8 @@ def _made_do(turn: Turn, bad: AnswerVerdict, first: Attempt, held: str) -> Itera
     error that the model can read and mend.
     """
     if bad.is_malformed:
-        if not turn.shows_no_fragment:
+        # In the strict mode a call that cannot be read is never shown, not even as text.
+        if not (turn.active.event.strict or turn.settings.malformed_tool_stream_strict):
             yield Text(held)
         elif bad.tool_use is not None and bad.tool_use.kind == "unparsed_call":
             yield Text(_NOT_READ)

@@ -1,29 +1,48 @@
-"""One turn of POST /v1/messages: the client on one side, the upstream on the other, and every way it can end."""
+"""POST /v1/messages: a request read, its turn run, and the answer sent, whole or as events; and its tokens counted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
 
-from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome
-from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, Text, Usage
+from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent, RequestOutcome
+from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, SseWriter, Text, Usage
 from specdash.proxy.answer.filters import Attempt, stop_reason_of
 from specdash.proxy.answer.repair import answered
+from specdash.proxy.gate import RetryPolicy, admitted
 from specdash.proxy.guardrails import GuardrailNote, loops
 from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
 from specdash.proxy.guardrails.tools import narrow, supplemented
-from specdash.proxy.http.responses import ApiError, PromptTooLongError
+from specdash.proxy.http.responses import (
+    ApiError,
+    EventStream,
+    PromptTooLongError,
+    client_host,
+    json_response,
+    object_of,
+    read_body,
+    unless_gone,
+)
+from specdash.proxy.sessions import session_id
+from specdash.proxy.telemetry import LONGEST_NAME
+from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
-from specdash.proxy.upstream.window import admitted, use_model
+from specdash.proxy.upstream.upstream import api_error
+from specdash.proxy.upstream.window import use_model
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import BlockOrder, SseWriter
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from specdash.proxy.answer.blocks import BlockOrder
     from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import ProxySession
@@ -34,42 +53,6 @@ if TYPE_CHECKING:
 
 NOTHING = "(The model ended its turn without an answer.)"
 """Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
-
-
-# The longest time a turn may take.
-
-
-class Deadline:
-    """`PROXY_GENERATION_TIMEOUT` of one turn; 0 seconds are no limit."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._timeout = asyncio.timeout(None)
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Let the time run for this block. Raises `ApiError` 504 when it is over."""
-        try:
-            async with asyncio.timeout(self._seconds or None) as self._timeout:
-                yield
-        except TimeoutError:
-            if not self._timeout.expired():
-                raise
-            text = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
-            raise ApiError(504, text) from None
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let the time stand still for this block: waiting for an operator does not count."""
-        timeout, loop = self._timeout, asyncio.get_running_loop()
-        when = timeout.when()
-        left = None if when is None else when - loop.time()
-        timeout.reschedule(None)
-        try:
-            yield
-        finally:
-            if left is not None and not timeout.expired():
-                timeout.reschedule(loop.time() + left)
 
 
 # The order of the guardrails on the way in: from a client's request and its session to the body sent upstream.
@@ -100,7 +83,7 @@ def prepare(
     """
     tools = request.tools
     notes: list[GuardrailNote | None] = []
-    state = session.loop = loops.loop_state(request.messages, settings, session.pause_s)
+    state = session.loop = loops.loop_state(request.messages, settings)
     request, session.cut, note = cut_back(request, session.malformed_streak, session.cut, settings)
     if note is not None:
         session.malformed_streak = 0
@@ -145,14 +128,12 @@ class Turn:
         self.session = session
         self.active = active
         self.settings = proxy.settings
-        self.deadline = Deadline(0)
+        self._limit = asyncio.timeout(None)
         self.request_id = active.event.request_id
-        self.usage = Usage()
         self.request = request
-        self._prompt_estimated = False
         self._size: int | None = None
         """Of the prompt as it is sent, in estimated tokens."""
-        self._message_id: str | None = None
+        self.message_id = f"msg_{self.request_id.removeprefix('req_')}"
         self._stop_reason = "end_turn"
         self._stop_text: str | None = None
         self.shown = MessageBuilder()
@@ -171,17 +152,35 @@ class Turn:
         await admitted(proxy, self.active)
         model = await use_model(request.model, proxy.window)
         self.settings = proxy.settings
-        self.deadline = Deadline(self.settings.generation_timeout)
         self.prepared = prepare(request, self.session, self.settings, window=proxy.window.tokens, model=model)
         self._size = self.prepared.estimate
         proxy.telemetry.sends(self.active, self.prepared.body)
         for note in self.prepared.notes:
             proxy.telemetry.note(self.active, self.session, note)
 
-    @property
-    def shows_no_fragment(self) -> bool:
-        """True when a call that cannot be read is never shown, not even as text."""
-        return bool(self.active.event.strict) or self.settings.malformed_tool_stream_strict
+    @contextlib.asynccontextmanager
+    async def limited(self) -> AsyncIterator[None]:
+        """Let `PROXY_GENERATION_TIMEOUT` run for this block; 0 is no limit. Raises `ApiError` 504 when it is over."""
+        limit_s = self.settings.generation_timeout
+        try:
+            async with asyncio.timeout(limit_s or None) as self._limit:
+                yield
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            raise ApiError(504, f"the turn took longer than PROXY_GENERATION_TIMEOUT={limit_s:g} s") from None
+
+    async def unheld(self) -> None:
+        """Wait while the proxy is held, which is no part of the turn's own time."""
+        if not self.proxy.gate.held:
+            return
+        self.active.held()
+        ends, loop = self._limit.when(), asyncio.get_running_loop()
+        began = loop.time()
+        self._limit.reschedule(None)
+        await self.proxy.gate.wait(self.settings.hold_limit)
+        if ends is not None:
+            self._limit.reschedule(ends + loop.time() - began)
 
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
@@ -213,7 +212,7 @@ class Turn:
                     if piece is not PAUSE:
                         self.begin(writer)
                         writer.add(piece)
-                    elif writer.started or self.attempt.answer.id is not None:
+                    elif writer.started or self.attempt.answer.has_begun:
                         self.begin(writer)
                         await flush()
                         if writer.has_content:
@@ -227,28 +226,14 @@ class Turn:
         """Write message_start unless it is written, with the prompt's real size where it is known by now."""
         if writer.started:
             return
-        self._identify(self.attempt.answer)
-        known = self.active.call_cost().usage
-        prompt = self.usage.prompt or known.prompt or self._estimate
-        cached = self.usage.cached or known.cached
-        writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
+        usage = self.usage
+        writer.start(self.message_id, self.request.model, Usage(usage.prompt, usage.cached))
 
     def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
         """Record what a guardrail did."""
         self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
 
-    def count(self, answer: AnswerAssembler) -> None:
-        """Add one upstream call's tokens; a prompt of unknown size counts as it was estimated."""
-        self._identify(answer)
-        usage = answer.usage
-        if not usage.prompt:
-            usage += Usage(prompt=self._estimate)
-            self._prompt_estimated = True
-        self.usage += usage
-
-    def ended(
-        self, outcome: RequestOutcome, status: int, error_type: str | None, error: ApiError | None = None
-    ) -> None:
+    def ended(self, outcome: RequestOutcome, error: ApiError | None = None) -> None:
         """The client has the answer, or the turn ended without a complete one. Only the first call counts."""
         active, is_done = self.active, outcome is RequestOutcome.OK
         if active.ended:
@@ -263,28 +248,21 @@ class Turn:
         self.proxy.telemetry.finish(
             active,
             outcome=outcome,
-            status=status,
-            error_type=error_type,
+            error=error,
             stop_reason=self._stop_reason if is_done else None,
-            usage=self.usage if self.usage.total else None,
-            prompt_estimated=self._prompt_estimated,
+            estimate=self._estimate if is_done else 0,
             tool_calls=[call.name for call in self.given.calls.values()],
         )
 
     @property
-    def message_id(self) -> str:
-        """The upstream's id for the message, or the proxy's when it is needed before the upstream has given one."""
-        if self._message_id is None:
-            self._message_id = f"msg_{self.request_id.removeprefix('req_')}"
-        return self._message_id
+    def usage(self) -> Usage:
+        """Of all upstream calls so far; a prompt whose size is not known counts as it is estimated."""
+        used = self.active.cost().usage
+        return used if used.prompt else used + Usage(prompt=self._estimate)
 
     @property
     def _estimate(self) -> int:
         return max(1, round((self._size or request_tokens(self.request)) * self.session.scale))
-
-    def _identify(self, answer: AnswerAssembler) -> None:
-        if answer.id and self._message_id is None:
-            self._message_id = answer.message_id
 
     async def _pieces(self, *, live: bool) -> Pieces:
         """What the client gets; afterwards the stop reason is known."""
@@ -297,3 +275,84 @@ class Turn:
         self._stop_text = attempt.stop_text or attempt.answer.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
+
+
+async def handle_messages(request: Request) -> Response:
+    """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
+    proxy: Proxy = request.state.proxy
+    settings, writer = proxy.settings, SseWriter()
+    parsed = parse_messages(await read_body(request, settings.max_body_mib << 20))
+    session = proxy.sessions.get(session_id(request.headers, parsed, client_host(request)))
+    event = RequestEvent(
+        time.time(), session.id, request.state.request_id, stream=parsed.stream,
+        strict=parsed.stream and settings.malformed_tool_stream_strict and bool(parsed.tools),
+        model=parsed.model[:LONGEST_NAME], messages=len(parsed.messages), tools=len(parsed.tools),
+    )  # fmt: skip
+    turn = Turn(proxy, parsed, session, proxy.telemetry.begin(session, event))
+
+    async def produce(stream: EventStream) -> Response | None:
+        async def flush() -> None:
+            await stream.write(writer.take())
+
+        answer = None
+        await turn.admitted()
+        async with turn.limited():
+            if parsed.stream:
+                await turn.stream(writer, flush)
+            else:
+                answer = json_response(await turn.message())
+        if answer is None:
+            await stream.write(writer.take(), is_last=True)
+        turn.ended(RequestOutcome.OK)
+        return answer
+
+    def idle() -> bytes:
+        if not writer.finished:
+            turn.begin(writer)
+            writer.ping()
+        return writer.take()
+
+    def failure(error: ApiError) -> bytes:
+        writer.error(error.envelope(turn.request_id))
+        return writer.take()
+
+    return EventStream(
+        produce,
+        commit_s=settings.commit_delay if parsed.stream else math.inf,
+        ping_s=settings.ping_interval,
+        idle=idle,
+        failure=failure,
+        ended=turn.ended,
+    )
+
+
+# POST /v1/messages/count_tokens: exact, by the upstream's own template and tokenizer.
+
+COUNT_PATH = "/v1/chat/completions/input_tokens"
+"""llama.cpp counts there what it would read of a chat completion."""
+
+
+async def handle_count(request: Request) -> Response:
+    """Serve one request."""
+    proxy: Proxy = request.state.proxy
+    parsed = parse_count_tokens(await read_body(request, proxy.settings.max_body_mib << 20))
+    return json_response({"input_tokens": await unless_gone(request.receive, _count(proxy, parsed))})
+
+
+async def _count(proxy: Proxy, request: MessagesRequest) -> int:
+    patience = RetryPolicy(proxy.gate)
+    while True:
+        await admitted(proxy)
+        body = msgspec.json.encode(chat_body(request, await use_model(request.model, proxy.window)))
+        try:
+            status, answer = await proxy.upstream.exchange(COUNT_PATH, body, proxy.settings.read_timeout)
+            if status != 200:
+                raise api_error(status, answer)
+        except ApiError as error:
+            if not await patience.again(error):
+                raise
+            continue
+        tokens = (object_of(answer.decode("utf-8", "replace")) or {}).get("input_tokens")
+        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
+            return tokens
+        raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

@@ -7,11 +7,12 @@ Strings inside a call's input are data and never searched.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+
+from specdash.proxy.http.responses import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +34,6 @@ class ToolUseFault(Struct, frozen=True):
 
 
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
-
-
 UNREADABLE = frozenset({"bad_json", "not_an_object"})
 """Kinds of calls that no client can take: their input is no JSON object."""
 
@@ -50,18 +49,14 @@ def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, is_cut: bool = Fa
     if is_cut:
         return None
     try:
-        value: Any = json.loads(call.arguments, parse_constant=_no_constant) if call.arguments.strip() else {}
-    except (ValueError, RecursionError):
+        value: Any = read_json(call.arguments) if call.arguments.strip() else {}
+    except ValueError:
         return ToolUseFault("bad_json", tool.name, f"{tool.name}: arguments are not JSON")
     if not isinstance(value, dict):
         return ToolUseFault("not_an_object", tool.name, f"{tool.name}: arguments are {json_type(value)}, not object")
     if detail := problem(tool, value):
         return ToolUseFault("schema", tool.name, detail)
     return None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -119,7 +114,9 @@ def _value_problem(value: Any, schema: dict[str, Any]) -> str | None:
     if types is not None and not any(_is(value, kind) for kind in types):
         return f"{json_type(value)}, not {' or '.join(sorted(types))}"
     allowed = [schema["const"]] if "const" in schema else choices if isinstance(choices, list) else []
-    return "not one of its allowed values" if allowed and not any(_same(value, choice) for choice in allowed) else None
+    # In JSON true is not 1.
+    same = (value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed)
+    return "not one of its allowed values" if allowed and not any(same) else None
 
 
 def _is(value: Any, declared: str) -> bool:
@@ -129,7 +126,3 @@ def _is(value: Any, declared: str) -> bool:
         return declared == "number" or isinstance(value, int) or value.is_integer()
     types = _TYPES.get(declared)
     return types is None or isinstance(value, types)
-
-
-def _same(left: Any, right: Any) -> bool:
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.translate.parse import Block, MessagesRequest, Tool
+    from specdash.proxy.translate.parse import Block, MessagesRequest
 
 
 RECALL_CHARS = 4000
@@ -46,7 +46,7 @@ def head_end(messages: Sequence[Message]) -> int:
 
 def instruction_of(message: Message) -> str:
     """What a user asks for in words; empty for results of tools and for reminders of the client."""
-    if message.role != "user" or results_of(message):
+    if message.role != "user" or blocks_of(message, "tool_result"):
         return ""
     return "\n".join(filter(None, (without_reminders(text).strip() for text in texts_of(message))))
 
@@ -81,19 +81,14 @@ def digest(*values: Any) -> str:
     return blake2b(msgspec.json.encode(values, order="sorted"), digest_size=12).hexdigest()
 
 
+def blocks_of(message: Message, kind: str) -> list[Block]:
+    """The blocks of one type of a message."""
+    return [block for block in message.content if block["type"] == kind]
+
+
 def texts_of(message: Message) -> list[str]:
     """The texts of a message."""
-    return [block["text"] for block in message.content if block["type"] == "text"]
-
-
-def calls_of(message: Message) -> list[Block]:
-    """The tool calls of a message."""
-    return [block for block in message.content if block["type"] == "tool_use"]
-
-
-def results_of(message: Message) -> list[Block]:
-    """The tool results of a message."""
-    return [block for block in message.content if block["type"] == "tool_result"]
+    return [block["text"] for block in blocks_of(message, "text")]
 
 
 # Cuts a session back to recent turns after malformed ones, so that the model stops copying its own mistakes.
@@ -131,7 +126,9 @@ def cut_back(
         cut = None
     note = None
     if streak >= settings.session_contamination_threshold:
-        index = _boundary(messages, settings.session_contamination_keep_last)
+        # The latest boundary that keeps enough messages.
+        latest = min(len(messages) - settings.session_contamination_keep_last, len(messages) - 1)
+        index = next((index for index in range(latest, 0, -1) if is_boundary(messages, index)), 0)
         if index > (cut.index if cut is not None else head_end(messages)):
             cut = HistoryCut(index, _name(messages[index]))
             removed = index - head_end(messages)
@@ -142,15 +139,11 @@ def cut_back(
     return msgspec.structs.replace(request, messages=cut_messages(messages, cut.index, RESET_MARKER)), cut, note
 
 
-def _boundary(messages: Sequence[Message], keep_last: int) -> int:
-    """The latest boundary that keeps at least `keep_last` messages; 0 when there is none."""
-    latest = min(len(messages) - keep_last, len(messages) - 1)
-    return next((index for index in range(latest, 0, -1) if is_boundary(messages, index)), 0)
-
-
 def _name(message: Message) -> str:
     """The words and calls of the message. Thinking is left out: clients drop it from older turns."""
-    return digest(texts_of(message), [[call["id"], call["name"], call["input"]] for call in calls_of(message)])
+    return digest(
+        texts_of(message), [[call["id"], call["name"], call["input"]] for call in blocks_of(message, "tool_use")]
+    )
 
 
 # Estimates of prompt tokens from the size of what is sent; the session's scale calibrates them with real counts.
@@ -164,10 +157,10 @@ MESSAGE_TOKENS = 4
 """What a chat template writes around a message, a call, a result or a tool."""
 
 
-def text_tokens(text: str) -> int:
-    """Tokens of a text; 0 only for an empty one."""
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-    return _tokens(size)
+def text_tokens(value: Any) -> int:
+    """Tokens of a text, or of the JSON of anything else; 0 only for an empty text."""
+    data = value.encode("utf-8", "replace") if isinstance(value, str) else msgspec.json.encode(value)
+    return -int(-len(data) // BYTES_PER_TOKEN)
 
 
 def message_tokens(message: Message) -> int:
@@ -180,7 +173,11 @@ def overhead_tokens(request: MessagesRequest) -> int:
     system = sum(text_tokens(block["text"]) for block in request.system)
     choice = request.tool_choice
     sent = [tool for tool in request.tools if choice.kind != "tool" or tool.name == choice.name]
-    return system + sum(_tool_tokens(tool) for tool in sent) + (MESSAGE_TOKENS if request.system else 0)
+    tools = sum(
+        MESSAGE_TOKENS + text_tokens(tool.name) + text_tokens(tool.description) + text_tokens(tool.schema)
+        for tool in sent
+    )
+    return system + tools + (MESSAGE_TOKENS if request.system else 0)
 
 
 def request_tokens(request: MessagesRequest) -> int:
@@ -188,16 +185,12 @@ def request_tokens(request: MessagesRequest) -> int:
     return overhead_tokens(request) + sum(message_tokens(message) for message in request.messages)
 
 
-def _tokens(size: int) -> int:
-    return -int(-size // BYTES_PER_TOKEN)
-
-
 def _block_tokens(block: Block) -> int:
     match block["type"]:
         case "text":
             return text_tokens(block["text"])
         case "tool_use":
-            return MESSAGE_TOKENS + text_tokens(block["name"]) + _json_tokens(block["input"])
+            return MESSAGE_TOKENS + text_tokens(block["name"]) + text_tokens(block["input"])
         case "tool_result":
             content = block.get("content") or ""
             inner = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -206,14 +199,6 @@ def _block_tokens(block: Block) -> int:
             return text_tokens(block["thinking"])
         case _:
             return IMAGE_TOKENS
-
-
-def _tool_tokens(tool: Tool) -> int:
-    return MESSAGE_TOKENS + text_tokens(tool.name) + text_tokens(tool.description) + _json_tokens(tool.schema)
-
-
-def _json_tokens(value: Any) -> int:
-    return _tokens(len(msgspec.json.encode(value)))
 
 
 # The max_tokens sent upstream: not below the floor, not above what the context window has left.

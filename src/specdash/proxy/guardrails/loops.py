@@ -2,7 +2,7 @@
 
 A tool turn is an assistant message with calls and the results that followed. Two turns are the same when all their
 calls, arguments and results are: a changed result is progress, and so are other arguments. A cycle that waits is no
-loop: a tool or a command in it says so, or its tools take long.
+loop: a tool or a command in it has such a name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
-from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, results_of, texts_of, with_text
+from specdash.proxy.guardrails.history import blocks_of, digest, instruction_of, texts_of, with_text
 from specdash.proxy.translate.translate import result_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.translate.parse import Block, Message, MessagesRequest
@@ -30,16 +30,12 @@ STOP_FACTOR = 2
 """A run of so many times the threshold gets no tools at all, for one turn."""
 _WAITS = re.compile(r"(?:\b|_)(?:sleep|wait|poll|watch|monitor|tail -\w*f)|output\b", re.IGNORECASE)
 _COMMANDS = ("command", "cmd", "script", "code")
-POLLING_S = 5.0
-"""Median time a turn's tools take from which their repetition is no loop."""
 MARKER = (
     "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
-    "Repeating them again will not change anything. Try a different approach, or report what is blocking you.]"
+    "{advice}]"
 )
-STOP_MARKER = (
-    "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
-    "Tools are off for this answer: say in words what was done, what was found and what is blocking you.]"
-)
+ADVICE = "Repeating them again will not change anything. Try a different approach, or report what is blocking you."
+STOP_ADVICE = "Tools are off for this answer: say in words what was done, what was found and what is blocking you."
 
 
 class LoopState(Struct, frozen=True):
@@ -71,11 +67,11 @@ class _Turn:
 
     @property
     def calls(self) -> list[Block]:
-        return [call for message in self.messages for call in calls_of(message)]
+        return [call for message in self.messages for call in blocks_of(message, "tool_use")]
 
     @property
     def results(self) -> list[Block]:
-        return [block for message in self.after for block in results_of(message)]
+        return [block for message in self.after for block in blocks_of(message, "tool_result")]
 
     @property
     def pattern(self) -> str:
@@ -92,13 +88,8 @@ class _Turn:
         return digest("tools", sorted(digest(c["name"], c["input"], shown.get(c["id"])) for c in self.calls))
 
 
-def loop_state(
-    messages: Sequence[Message], settings: ProxySettings, pause_of: Callable[[int], float | None] | None = None
-) -> LoopState:
-    """What the history shows; a request sent twice counts once, because nothing but the history does.
-
-    `pause_of` gives the seconds that the tools of the last so many turns took, None where that was not seen.
-    """
+def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopState:
+    """What the history shows; a request sent twice counts once, because nothing but the history does."""
     turns = _turns(messages)
     if not turns:
         return LoopState()
@@ -113,15 +104,14 @@ def loop_state(
         and repeats >= settings.loop_window
         and no_progress >= settings.no_progress_threshold
     )
-    pause_s = pause_of(repeats) if repeated and pause_of is not None else None
-    polls = pause_s is not None and pause_s >= POLLING_S
-    polls = polls or any(_waits(call) for turn in turns[len(turns) - period :] for call in turn.calls)
-    return LoopState(repeats, period, no_progress, repeated and not polls, patterns, len(turns))
-
-
-def _waits(call: Block) -> bool:
-    commands = (str(call["input"][name]) for name in _COMMANDS if name in call["input"])
-    return any(_WAITS.search(text) for text in (call["name"], *commands))
+    texts = (
+        text
+        for turn in turns[len(turns) - period :]
+        for call in turn.calls
+        for text in (call["name"], *(str(call["input"].get(name, "")) for name in _COMMANDS))
+    )
+    waits = any(_WAITS.search(text) for text in texts)
+    return LoopState(repeats, period, no_progress, repeated and not waits, patterns, len(turns))
 
 
 def break_loop(
@@ -152,8 +142,8 @@ def break_loop(
         stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold
         messages = list(request.messages)
         place = max(index for index, message in enumerate(messages) if message.role == "user")
-        marker = STOP_MARKER if stop else MARKER
-        text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
+        advice = STOP_ADVICE if stop else ADVICE
+        text = MARKER.format(repeats=state.repeats, tools=", ".join(state.tools), advice=advice)
         messages[place] = with_text(messages[place], text)
         request = msgspec.structs.replace(request, messages=tuple(messages))
         noted(GuardrailAction.APPLIED, stage=2 if stop else 1)
@@ -190,7 +180,7 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
     for message in messages:
         if message.role == "assistant":
             answer = message
-            if calls_of(message):
+            if blocks_of(message, "tool_use"):
                 asked = ""
                 if turns and not turns[-1].after:
                     turns[-1].messages.append(message)

@@ -9,13 +9,11 @@ import msgspec.structs
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
-from specdash.proxy.guardrails.history import calls_of, instruction_of
+from specdash.proxy.guardrails.history import blocks_of, instruction_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.translate.parse import Message, MessagesRequest, Tool
+    from specdash.proxy.translate.parse import MessagesRequest, Tool
 
 
 # Offers only the relevant ones of many tools, the same ones for as long as a session lives.
@@ -40,33 +38,24 @@ def narrow(
     keep = settings.tool_narrowing_keep
     if not settings.tool_narrowing or len(tools) < settings.tool_narrowing_min_tools or len(tools) <= keep:
         return request, chosen, None
+    query = _words(next(filter(None, map(instruction_of, request.messages)), ""))
+
+    def relevance(tool: Tool) -> int:
+        return len(query & _words(tool.description)) + NAME_WEIGHT * len(query & _words(tool.name))
+
     offered = frozenset(tool.name for tool in tools)
     known = (chosen or frozenset()) & offered
-    ranked = [name for name in _ranked(request.messages, tools) if name not in known] if len(known) < keep else []
-    wanted = known | set(ranked[: keep - len(known)]) | (_in_use(request) & offered)
+    # Of equals the client's order decides, in which the basic tools come first.
+    ranked = [tool.name for tool in sorted(tools, key=relevance, reverse=True) if tool.name not in known]
+    used = {call["name"] for message in request.messages for call in blocks_of(message, "tool_use")}
+    used |= {request.tool_choice.name} if request.tool_choice.name is not None else set()
+    wanted = known | set(ranked[: max(0, keep - len(known))]) | (used & offered)
     kept = tuple(tool for tool in tools if tool.name in wanted)
     chosen = (chosen or frozenset()) | wanted
     if len(kept) == len(tools):
         return request, chosen, None
     note = GuardrailNote(Guardrail.TOOL_NARROWING, GuardrailAction.APPLIED, {"before": len(tools), "after": len(kept)})
     return msgspec.structs.replace(request, tools=kept), chosen, note
-
-
-def _in_use(request: MessagesRequest) -> frozenset[str]:
-    used = {call["name"] for message in request.messages for call in calls_of(message)}
-    if request.tool_choice.name is not None:
-        used.add(request.tool_choice.name)
-    return frozenset(used)
-
-
-def _ranked(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
-    """Names by relevance to the first instruction, then in the client's order, where the basic tools come first."""
-    query = _words(next(filter(None, map(instruction_of, messages)), ""))
-
-    def score(tool: Tool) -> int:
-        return len(query & _words(tool.description)) + NAME_WEIGHT * len(query & _words(tool.name))
-
-    return [tool.name for tool in sorted(tools, key=score, reverse=True)]
 
 
 def _words(text: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from specdash.proxy.guardrails.history import calls_of, instruction_of, texts_of
+from specdash.proxy.guardrails.history import blocks_of, instruction_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -163,11 +163,6 @@ def prose_lines(text: str) -> Iterator[tuple[int, str]]:
         fence, at = after, at + len(line) + 1
 
 
-def ends_in_prose(text: str) -> bool:
-    """Whether the last line is neither blank nor code."""
-    return max((at for at, _ in prose_lines(text)), default=-1) == text.rfind("\n") + 1
-
-
 def is_unexpected_end(
     request: MessagesRequest, text: str, calls: Sequence[ToolCall], finish_reason: str | None
 ) -> bool:
@@ -188,7 +183,7 @@ def has_been_added_to(messages: Sequence[Message], text: str) -> bool:
             return False
         if message.role != "assistant":
             continue
-        if any(str(call.get("id", "")).startswith(ADDED_ID) for call in calls_of(message)):
+        if any(str(call.get("id", "")).startswith(ADDED_ID) for call in blocks_of(message, "tool_use")):
             return True
         if ending and _ending("\n".join(texts_of(message))) == ending:
             return True
@@ -201,7 +196,9 @@ def _ending(text: str) -> str:
 
 def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     """True when the last sentence of `text` says in the first person that a call comes now; `tools` are names."""
-    if not ends_in_prose(text := text.rstrip()):
+    text = text.rstrip()
+    if max((at for at, _ in prose_lines(text)), default=-1) != text.rfind("\n") + 1:
+        # The last line is code.
         return False
     text = text[-_LOOKED_AT:]
     paragraph = re.split(r"\n[ \t\r]*\n", text)[-1]

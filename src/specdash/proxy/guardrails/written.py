@@ -184,7 +184,8 @@ def _judged(
     if run.is_bare:
         if not all(_knows_arguments(call, offered) for call in calls):
             return None
-        if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(_last_sentence(lead))):
+        last = _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
+        if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(last)):
             return None
     if _is_example(lead):
         return None
@@ -227,10 +228,6 @@ def _knows_arguments(call: _Call, offered: Mapping[str, Tool]) -> bool:
         return tool is not None and call.is_broken
     properties = tool.schema.get("properties")
     return not isinstance(properties, dict) or not properties or properties.keys() >= call.arguments.keys()
-
-
-def _last_sentence(lead: str) -> str:
-    return _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
 
 
 def _is_example(lead: str) -> bool:
@@ -409,8 +406,8 @@ class _Run:
             if types is None or "string" in types:
                 value: Any = None if types and "null" in types and word in {"null", "None"} else raw
             else:
-                value = _WORDS[word.lower()] if word.lower() in _WORDS else _decoded(word)
-                if value is None and word.lower() not in _WORDS:
+                value, end = (_WORDS[word.lower()], len(word)) if word.lower() in _WORDS else _value(word, 0)
+                if end < len(word) or not word:
                     values = None
             values = {**values, found["name"]: value} if values is not None and found["name"] not in values else None
         ended = close.match(self._text, at)
@@ -448,7 +445,7 @@ def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
     arguments = next((value[key] for key in _ARGUMENTS if key in value), _CALL_KEYS)
     if not isinstance(name, str) or not name or arguments is _CALL_KEYS:
         return None
-    arguments = _decoded(arguments) if isinstance(arguments, str) else arguments
+    arguments = _value(arguments.strip(), 0)[0] if isinstance(arguments, str) else arguments
     return _Call(plain_name(name, offered), arguments if isinstance(arguments, dict) else None)
 
 
@@ -470,14 +467,6 @@ def _broken_end(text: str, at: int) -> int:
         if found[0] == '"' or depth > _DEEPEST:
             break
     return max((found.end() for found in _CLOSER.finditer(text, at)), default=len(text))
-
-
-def _decoded(text: str) -> Any:
-    """The JSON value of a text, None for one that is none."""
-    try:
-        return _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 # Where in a text a written call may begin, found while the text still comes in pieces.

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from specdash.proxy.answer.passthrough import handle_chat
-from specdash.proxy.gate import Gate
+from specdash.proxy.answer.turn import handle_count, handle_messages
+from specdash.proxy.gate import Gate, handle_hold, handle_resume, handle_state
 from specdash.proxy.http.access import check_host, check_key, check_origin
-from specdash.proxy.http.admin import handle_hold, handle_resume, handle_state
-from specdash.proxy.http.messages import handle_count, handle_messages
-from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, error_response, shown_error
+from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, ClientLeftError, error_response, shown_error
 from specdash.proxy.http.status import handle_context, handle_health, handle_metrics, handle_root
-from specdash.proxy.http.stream import ClientLeftError
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
 from specdash.proxy.upstream.upstream import Upstream
 from specdash.proxy.upstream.window import ContextWindow, handle_models
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from specdash.proxy.settings import ProxySettings
@@ -41,8 +35,6 @@ class Proxy:
         self.settings = settings
         self.admin_token = settings.admin_token or secrets.token_urlsafe(24)
         """What the admin endpoints ask for."""
-        self.started = time.time()
-        """Unix time."""
         self.leaving = False
         """Every answer that begins from now on is the last of its connection."""
         self.upstream = Upstream(settings)
@@ -66,6 +58,9 @@ class Proxy:
 
 _BOTH = ("", "/anthropic")
 ROUTES = [
+    # The router looks at one after the other.
+    *(Route(f"{prefix}/v1/messages", handle_messages, methods=["POST"]) for prefix in _BOTH),
+    *(Route(path, handle_chat, methods=["POST"]) for path in OPENAI_PATHS),
     Route("/", handle_root),
     Route("/health", handle_health),
     Route("/v1/context", handle_context),
@@ -73,39 +68,28 @@ ROUTES = [
     Route("/admin/state", handle_state),
     Route("/admin/hold", handle_hold, methods=["POST"]),
     Route("/admin/resume", handle_resume, methods=["POST"]),
-    *(Route(path, handle_chat, methods=["POST"]) for path in OPENAI_PATHS),
-    *(Route(f"{prefix}/v1/messages", handle_messages, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/messages/count_tokens", handle_count, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/models", handle_models) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/models/{{model:path}}", handle_models) for prefix in _BOTH),
 ]
 
 
-def asgi(proxy: Proxy) -> Starlette:
-    """The ASGI application of `proxy`."""
-    app = Starlette(
-        routes=ROUTES,
-        middleware=[Middleware(_Guard)],
-        exception_handlers={ApiError: _api_error, HTTPException: _http_error},
-    )
-    app.router.redirect_slashes = False
-    app.state.proxy = proxy
-    return app
+def asgi(proxy: Proxy) -> ASGIApp:
+    """The ASGI application of `proxy`.
 
+    It checks who asks, puts the request id on every answer, and answers what nothing else has answered.
+    """
+    router = Router(ROUTES, redirect_slashes=False)
 
-class _Guard:
-    """Checks who asks, puts the request id on every answer, and answers what nothing else has answered."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        # With an application the router raises what it does not find.
+        scope["app"] = app
         request = Request(scope, receive)
-        proxy: Proxy = request.app.state.proxy
-        request_id = request.state.request_id = f"req_{secrets.token_hex(12)}"
-        started = False
+        request_id = f"req_{secrets.token_hex(12)}"
+        request.state.proxy, request.state.request_id = proxy, request_id
+        path, started = request.url.path, False
 
         async def tagged(message: Message) -> None:
             nonlocal started
@@ -120,28 +104,22 @@ class _Guard:
         try:
             check_host(request, proxy.settings)
             check_origin(request)
-            if not request.url.path.startswith("/admin/"):
+            if not path.startswith("/admin/"):
                 check_key(request, proxy.settings.api_key)
-            await self._app(scope, receive, tagged)
+            await router(scope, receive, tagged)
         except (ClientDisconnect, ClientLeftError):
             return
+        except HTTPException as error:
+            if error.status_code == 405:
+                known = ", ".join(sorted(set((error.headers or {}).get("Allow", "").split(", ")) - {"HEAD"}))
+                found = ApiError(405, f"{request.method} is not possible here; use {known}")
+                found.headers["allow"] = known
+            else:
+                found = ApiError(404, f"no such endpoint: {path[:200]}")
+            await error_response(path, request_id, found)(scope, receive, tagged)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the connection unanswered
             if not started:
-                shown = shown_error(error, f"{request_id}: {request.method} {request.url.path!r}")
-                await error_response(request.url.path, request_id, shown)(scope, receive, tagged)
+                shown = shown_error(error, f"{request_id}: {request.method} {path!r}")
+                await error_response(path, request_id, shown)(scope, receive, tagged)
 
-
-async def _api_error(request: Request, error: Any) -> Response:
-    return error_response(request.url.path, request.state.request_id, error)
-
-
-async def _http_error(request: Request, error: Any) -> Response:
-    """A path or a method that no route has."""
-    path, headers = request.url.path, None
-    if error.status_code == 405:
-        known = ", ".join(sorted(set((error.headers or {}).get("Allow", "").split(", ")) - {"HEAD"}))
-        headers = {"allow": known}
-        found = ApiError(405, f"{request.method} is not possible here; use {known}")
-    else:
-        found = ApiError(404, f"no such endpoint: {path[:200]}")
-    return error_response(path, request.state.request_id, found, headers)
+    return app

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
 
+from specdash.core.proxy_events import RequestOutcome
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    Ended = Callable[..., None]
+    """Records the end of a request: its outcome, and the error that the client reads, if any."""
 
 _LOG = logging.getLogger("specdash.proxy")
 
@@ -86,6 +92,9 @@ def shown_error(error: BaseException, what: str) -> ApiError:
     """What a client reads of `error`; one that is not foreseen is logged as an error in `what`."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RecursionError):
+        # What could just be read is too deep to be written where it is sent on.
+        return InvalidRequestError("", "The request body is nested too deeply")
     if isinstance(error, asyncio.CancelledError):
         # Only the end of the drain cancels a request.
         return ApiError(529, "the proxy is stopping; try again", retry_after=2)
@@ -98,7 +107,6 @@ def shown_error(error: BaseException, what: str) -> ApiError:
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
-_ROOM = 200
 
 
 def read_json(data: bytes | str) -> Any:
@@ -136,22 +144,12 @@ def load_object(body: bytes | bytearray) -> dict[str, Any]:
     over it otherwise.
     """
     try:
-        value = _read_with_room(body, _ROOM)
+        value = read_json(body.decode())
     except ValueError as error:
         raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("", "The request body is not a JSON object")
     return value
-
-
-def _read_with_room(body: bytes | bytearray, levels: int) -> Any:
-    """Its JSON, read so many calls deeper: what can be read there can be written wherever it is sent on."""
-    if levels:
-        return _read_with_room(body, levels - 1)
-    try:
-        return msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return read_json(body.decode())
 
 
 OPENAI_PATHS = ("/v1/chat/completions", "/chat/completions")
@@ -163,13 +161,12 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
-def error_response(path: str, request_id: str, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(path: str, request_id: str, error: ApiError) -> Response:
     """An error in the words of the endpoint at `path`: Anthropic's or OpenAI's."""
-    named = {**error.headers, **(headers or {})}
     if path in OPENAI_PATHS:
         # 529 is Anthropic's own: clients of this endpoint know 503.
-        return json_response(error.openai(), 503 if error.status == 529 else error.status, named)
-    return json_response(error.envelope(request_id), error.status, named)
+        return json_response(error.openai(), 503 if error.status == 529 else error.status, error.headers)
+    return json_response(error.envelope(request_id), error.status, error.headers)
 
 
 def client_host(request: Request) -> str:
@@ -192,3 +189,109 @@ async def read_body(request: Request, limit: int) -> bytearray:
         if len(body) > limit:
             raise too_large
     return body
+
+
+# Answers that take their time: kept alive while they stream, and given up when no client waits for them.
+
+_T = TypeVar("_T")
+
+
+class ClientLeftError(Exception):
+    """The client closed its connection before the answer was complete."""
+
+
+async def unless_gone(
+    receive: Receive, work: Coroutine[Any, Any, _T], tick: Callable[[], Awaitable[float]] | None = None
+) -> _T:
+    """The result of `work`, which is cancelled when the client leaves. Raises `ClientLeftError` then.
+
+    `tick` is called meanwhile, each time after as many seconds as it asked for last.
+    """
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = task, gone = asyncio.ensure_future(work), asyncio.ensure_future(left())
+    try:
+        while not task.done():
+            if gone.done():
+                raise ClientLeftError
+            await asyncio.wait(tasks, timeout=await tick() if tick else None, return_when=asyncio.FIRST_COMPLETED)
+        return task.result()
+    finally:
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EventStream(Response):
+    """Server-sent events that `produce` writes to the last while the client stays, or the other response it returns.
+
+    A stream begins with the first bytes, or with what `idle` gives once `commit_s` seconds have passed without any:
+    until then an error keeps its status, and `produce` may return another response. Afterwards an error is what
+    `failure` makes of it, and `idle` is asked for something to send whenever nothing was sent for `ping_s` seconds.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        produce: Callable[[EventStream], Coroutine[Any, Any, Response | None]],
+        *,
+        commit_s: float,
+        ping_s: float,
+        idle: Callable[[], bytes],
+        failure: Callable[[ApiError], bytes],
+        ended: Ended,
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self.started = False
+        """The client has the head, and can no longer be given another status."""
+        self._produce = produce
+        self._commit_s = commit_s
+        self._ping_s = ping_s
+        self._idle = idle
+        self._failure = failure
+        self._ended = ended
+        self._send: Send
+        self._sent_at = asyncio.get_running_loop().time()
+
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send some of the stream, whole events or not."""
+        if not (data or is_last):
+            return
+        self._sent_at = asyncio.get_running_loop().time()
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
+        try:
+            other = await unless_gone(receive, self._produce(self), self._tick)
+        except ClientLeftError:
+            self._ended(RequestOutcome.CLIENT_LEFT)
+        except BaseException as error:
+            shown = shown_error(error, "an answer")
+            self._ended(RequestOutcome.ERROR, shown)
+            if not self.started:
+                raise
+            await self.write(self._failure(shown), is_last=True)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            if other is not None:
+                await other(scope, receive, send)
+
+    async def _tick(self) -> float:
+        """Send something when nothing was sent for too long; the seconds until that may be so again."""
+        loop = asyncio.get_running_loop()
+        left_s = (self._ping_s if self.started else self._commit_s) - (loop.time() - self._sent_at)
+        if left_s > 0:
+            return left_s
+        await self.write(self._idle())
+        self._sent_at = loop.time()
+        return self._ping_s

@@ -28,6 +28,7 @@ from specdash.proxy.settings import load, reread
 from specdash.proxy.telemetry import events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
+from specdash.system.processes import is_alive, own_start
 from specdash.system.sockets import open_listening
 
 if TYPE_CHECKING:
@@ -53,10 +54,7 @@ def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = o
     for item in found:
         if not settings.api_key and not _is_local(item):
             raise InputError(f"the socket unit listens on {address(item)}, for other machines too: set PROXY_API_KEY")
-    found = found or open_sockets(settings.host, settings.port)
-    for item in found:
-        item.setblocking(False)
-    return found
+    return found or open_sockets(settings.host, settings.port)
 
 
 def _is_local(item: socket.socket) -> bool:
@@ -71,6 +69,7 @@ def inherited_sockets(env: MutableMapping[str, str]) -> list[socket.socket]:
     found = [socket.socket(fileno=descriptor) for descriptor in range(_FIRST_FD, _FIRST_FD + int(count))]
     for item in found:
         item.set_inheritable(False)
+        item.setblocking(False)
     return found
 
 
@@ -78,16 +77,12 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
     """A listening socket on every address of `host`."""
     try:
         return open_listening(host, port)
-    except socket.gaierror as error:
-        raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
-    except PermissionError:
-        raise InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(
-                f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
-            ) from None
-        raise InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})") from None
+            words = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            raise PortInUseError(words) from None
+        why = error.strerror or error
+        raise InputError(f"PROXY_HOST={host} and PROXY_PORT={port}: cannot listen there ({why})") from None
 
 
 def address(item: socket.socket) -> str:
@@ -173,15 +168,14 @@ async def _serve(configuration: Configuration, sockets: list[socket.socket], rel
     record = record_of(configuration, client_url(sockets[0]))
     is_open = any(not _is_local(item) for item in sockets)
     server = _Server(proxy, configuration, record, reloads, is_open=is_open)
-    token_file = write_admin_token(record, proxy.admin_token)
-    file = write_record(record)
+    left = [_left(_TOKEN, proxy.admin_token), _left(".json", record.to_json())]
     try:
         await server.serve(sockets)
         await server.end_requests()
         return server.restarts
     finally:
-        file.unlink(missing_ok=True)
-        token_file.unlink(missing_ok=True)
+        for file in left:
+            file.unlink(missing_ok=True)
         await proxy.close()
 
 
@@ -248,7 +242,7 @@ class _Server(uvicorn.Server):
         notify("READY=1")
         for problem in self._configuration.settings.problems:
             _LOG.warning("%s", problem)
-        self._introduction = asyncio.get_running_loop().create_task(self._introduce())
+        self._introduction = asyncio.get_running_loop().create_task(say_settings(self._proxy))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""
@@ -278,10 +272,6 @@ class _Server(uvicorn.Server):
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=_LAST_WORDS_S)
-
-    async def _introduce(self) -> None:
-        await self._proxy.window.refresh(force=True)
-        say_settings(self._proxy)
 
     def _stop(self) -> None:
         if self.should_exit or self._proxy.leaving:
@@ -346,35 +336,31 @@ class _Server(uvicorn.Server):
     def _write(self, **changes: Any) -> None:
         self._record = msgspec.structs.replace(self._record, **changes)
         try:
-            write_record(self._record)
+            _left(".json", self._record.to_json())
         except OSError as error:
             _LOG.error("reload: the run record cannot be written: %s", error)
 
 
-def say_settings(proxy: Proxy) -> None:
-    """The lines that tell what holds, in the words operators grep for."""
+async def say_settings(proxy: Proxy) -> None:
+    """Log what holds, in the words operators grep for, once it is known how large the window is."""
+    await proxy.window.refresh(force=True)
     settings, tokens = proxy.settings, proxy.window.tokens
     window = f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers"
     shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
     _LOG.info("Context window: %s, prune threshold: %g%%, prune target: %g%%", window, *shares)
-    switches = (
-        settings.malformed_tool_guardrail, settings.malformed_tool_stream_strict, settings.tool_narrowing,
-        settings.disable_thinking_on_tool_turns, settings.session_contamination_breaker, settings.loop_breaker,
-    )  # fmt: skip
-    *words, loops = ("on" if switch else "off" for switch in switches)
-    _LOG.info(
-        "Guardrails: malformed=%s stream_strict=%s tool_narrowing=%s thinking_off_on_tools=%s "
-        "contamination_breaker=%s(%d) loop_breaker=%s",
-        *words,
-        settings.session_contamination_threshold,
-        loops,
-    )
+    switches = {
+        "malformed": settings.malformed_tool_guardrail,
+        "stream_strict": settings.malformed_tool_stream_strict,
+        "tool_narrowing": settings.tool_narrowing,
+        "thinking_off_on_tools": settings.disable_thinking_on_tool_turns,
+        "contamination_breaker": settings.session_contamination_breaker,
+        "loop_breaker": settings.loop_breaker,
+    }
+    _LOG.info("Guardrails: %s", " ".join(f"{name}={'on' if is_on else 'off'}" for name, is_on in switches.items()))
 
 
 def record_of(configuration: Configuration, url: str) -> ProxyRecord:
     """The record of this process, which listens at `url`."""
-    from specdash.system.processes import own_start
-
     settings = configuration.settings
     events = events_path(settings.events_file)
     return ProxyRecord(
@@ -387,32 +373,22 @@ def record_of(configuration: Configuration, url: str) -> ProxyRecord:
         api_key_env="PROXY_API_KEY" if settings.api_key else None,
         env_digest=configuration.digest,
         restarts_itself=True,
-        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN_SUFFIX}"),
+        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN}"),
     )
 
 
-_TOKEN_SUFFIX = ".token"  # noqa: S105 - the end of a file name
+_TOKEN = ".token"  # noqa: S105 - the end of a file name
 
 
-def write_admin_token(record: ProxyRecord, token: str) -> Path:
-    """Leave the token of the admin endpoints for programs of the same user, mode 0600; returns its file."""
-    from specdash.system.processes import is_alive
-
-    for left in proxy_records_dir().glob(f"*{_TOKEN_SUFFIX}"):
-        # A proxy that was killed leaves its own behind.
-        if left.stem.isdecimal() and not is_alive(int(left.stem)):
-            left.unlink(missing_ok=True)
-    return _left(f"{record.pid}{_TOKEN_SUFFIX}", token)
-
-
-def write_record(record: ProxyRecord) -> Path:
-    """Write it, also in place of an earlier one: whole or not at all, mode 0600; returns its file."""
-    return _left(f"{record.pid}.json", record.to_json())
-
-
-def _left(name: str, text: str) -> Path:
+def _left(suffix: str, text: str) -> Path:
+    """Leave a file for programs of the same user, mode 0600, named by this process; also in place of an earlier one."""
     directory = proxy_records_dir()
     files.make_directories(directory)
     files.sweep(directory)
-    files.replace(directory / name, text.encode())
-    return directory / name
+    for token in directory.glob(f"*{_TOKEN}"):
+        # A proxy that was killed leaves its own behind.
+        if token.stem.isdecimal() and not is_alive(int(token.stem)):
+            token.unlink(missing_ok=True)
+    path = directory / f"{os.getpid()}{suffix}"
+    files.replace(path, text.encode())
+    return path

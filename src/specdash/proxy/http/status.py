@@ -22,7 +22,6 @@ from specdash.core.proxy_events import (
     warning_level,
 )
 from specdash.core.structs import json_of
-from specdash.proxy.guardrails.loops import LoopState
 from specdash.proxy.http.responses import ApiError, json_response
 from specdash.proxy.sessions import KINDS, ProxySession
 from specdash.proxy.telemetry import BOUNDS_S, SUMS
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from specdash.proxy.http.app import Proxy
-    from specdash.proxy.sessions import SessionStore
-    from specdash.proxy.telemetry import Histogram
 
     Samples = float | Iterable[tuple[tuple[str, ...], float]]
 
@@ -50,7 +47,7 @@ async def handle_root(_request: Request) -> Response:
 
 async def handle_health(request: Request) -> Response:
     """GET /health: always 200, the proxy answers; the state of its upstream is in the body."""
-    proxy: Proxy = request.app.state.proxy
+    proxy: Proxy = request.state.proxy
     seen = await proxy.window.check()
     return json_response(
         {
@@ -65,38 +62,34 @@ async def handle_health(request: Request) -> Response:
 
 
 async def handle_context(request: Request) -> Response:
-    """GET /v1/context: the fields of the UAP proxy, and the whole live picture under `status`."""
-    proxy: Proxy = request.app.state.proxy
+    """GET /v1/context: the fields of the UAP proxy, and the whole live picture under `status`.
+
+    It is about the session of our id or its client's name for it, or about the latest.
+    """
+    proxy: Proxy = request.state.proxy
     name = request.query_params.get("session_id")
-    session = _named_session(proxy.sessions, name) if name else proxy.sessions.latest()
+    if not name:
+        return json_response(context_json(proxy, proxy.sessions.latest()))
+    found = filter(None, (proxy.sessions.find(prefix + name) for prefix in ("", *KINDS)))
+    if (session := next(found, None)) is None:
+        raise ApiError(404, f"no such session: {name[:200]}; it may have been idle for too long")
     return json_response(context_json(proxy, session))
 
 
 async def handle_metrics(request: Request) -> Response:
     """GET /metrics in Prometheus' text format 0.0.4."""
-    return Response(render(request.app.state.proxy), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _named_session(store: SessionStore, name: str) -> ProxySession:
-    """The session of our id for it, or of the name its client gave it."""
-    for prefix in ("", *KINDS):
-        session = store.find(prefix + name)
-        if session is not None:
-            return session
-    raise ApiError(404, f"no such session: {name[:200]}; it may have been idle for too long")
+    return Response(render(request.state.proxy), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 RECENT_SIZES = 10
 RECENT_PATTERNS = 5
 _NO_SESSION = ProxySession("", 0.0)
-_NO_LOOP = LoopState()
 
 
 def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
     """The answer about `session`; None is a proxy that has seen none yet, whose values are blank."""
     window, settings = proxy.window.tokens, proxy.settings
     seen = session or _NO_SESSION
-    loop = seen.loop or _NO_LOOP
     use = seen.utilisation(window)
     return {
         "active_session_id": seen.id or None,
@@ -104,28 +97,28 @@ def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
         "last_input_tokens": seen.last_prompt_tokens,
         "last_output_tokens": seen.last_output_tokens,
         "peak_input_tokens": seen.peak_prompt_tokens,
+        "total_requests": seen.requests,
+        "prune_count": seen.prunes,
+        "overflow_count": seen.overflows,
         "utilization": round(use, 4) if use is not None else None,
         "utilization_pct": f"{use * 100:.1f}%" if use is not None else None,
         "warning_level": warning_level(use),
         "estimated_turns_remaining": seen.turns_remaining(window),
-        "total_requests": seen.requests,
-        "prune_count": seen.prunes,
-        "overflow_count": seen.overflows,
         "recent_history": list(seen.history)[-RECENT_SIZES:],
         "session_count": len(proxy.sessions),
         "prune_threshold": settings.context_prune_threshold,
         "loop_protection": {
             "enabled": settings.loop_breaker,
             "consecutive_forced_count": seen.forced_streak,
-            "no_progress_streak": loop.no_progress,
+            "no_progress_streak": seen.loop.no_progress,
             "loop_warnings_emitted": seen.loop_warnings,
             "unexpected_end_turn_count": seen.unexpected_ends,
             "malformed_tool_streak": seen.malformed_streak,
             "contamination_resets": seen.contamination_resets,
-            "tool_call_history_len": loop.turns,
-            "is_looping": loop.is_looping,
-            "loop_repeat_count": loop.repeats,
-            "recent_tool_patterns": list(loop.patterns[-RECENT_PATTERNS:]),
+            "tool_call_history_len": seen.loop.turns,
+            "is_looping": seen.loop.is_looping,
+            "loop_repeat_count": seen.loop.repeats,
+            "recent_tool_patterns": list(seen.loop.patterns[-RECENT_PATTERNS:]),
         },
         "status": json_of(proxy_status(proxy)),
     }
@@ -144,10 +137,9 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
         upstream_url=without_secrets(proxy.settings.upstream),
         upstream=window.status,
         context_window=window.tokens,
-        held=gate.held,
+        **json_of(gate, "held waiting"),
         held_since=gate.since,
         hold_reason=gate.reason,
-        waiting=gate.waiting,
         requests=ended.total(),
         errors=ended[RequestOutcome.ERROR],
         clients_left=ended[RequestOutcome.CLIENT_LEFT],
@@ -202,8 +194,14 @@ class _Figures(Collector):
         yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
         for name, _, text in SUMS:
             yield _counter(name, text, telemetry.sums[name])
-        yield _histogram("ttft_seconds", "Time from a request's arrival to its first content.", telemetry.ttft)
-        yield _histogram("request_duration_seconds", "Time from a request's arrival to its end.", telemetry.duration)
+        bounds = [f"{bound:g}" for bound in BOUNDS_S] + ["+Inf"]
+        for name, what, seen in (
+            ("ttft_seconds", "first content", telemetry.ttft),
+            ("request_duration_seconds", "end", telemetry.duration),
+        ):
+            buckets = list(zip(bounds, accumulate(seen.counts), strict=True))
+            help_ = f"Time from a request's arrival to its {what}."
+            yield HistogramMetricFamily(_PREFIX + name, help_, buckets=buckets, sum_value=seen.sum)
 
 
 def _family(
@@ -216,9 +214,3 @@ def _family(
 
 
 _gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
-
-
-def _histogram(name: str, help_: str, values: Histogram) -> Metric:
-    bounds = [f"{bound:g}" for bound in BOUNDS_S] + ["+Inf"]
-    buckets = list(zip(bounds, accumulate(values.counts), strict=True))
-    return HistogramMetricFamily(_PREFIX + name, help_, buckets=buckets, sum_value=values.sum)

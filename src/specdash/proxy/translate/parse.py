@@ -1,4 +1,4 @@
-"""The body of a Messages request, from bytes to `MessagesRequest`. Raises `InvalidRequestError`, or `ApiError` 413.
+"""The body of a Messages request, from bytes to `MessagesRequest`. Raises `InvalidRequestError`.
 
 Source of the shapes: docs.anthropic.com, "Messages". The wording of refusals is the Anthropic API's, which is
 pydantic's (`messages.0.role: Field required`). JSON null counts as an absent field. Paths hold the API's own field
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from msgspec import Struct, field
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from specdash.proxy.http.responses import ApiError, InvalidRequestError, load_object
+from specdash.proxy.http.responses import InvalidRequestError, load_object
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -92,7 +92,6 @@ class MessagesRequest(Struct, frozen=True):
 
 MAX_INT = 2**31 - 1
 """Largest number llama.cpp takes where it wants an integer; a larger one is lowered to it."""
-MOST_PIECES = 10_000
 JsonObject = dict[str, Any]
 
 
@@ -146,18 +145,10 @@ class _Tool(_Shape):
     input_schema: JsonObject | None = None
 
 
-class _ToolName(_Shape):
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-
-
 class _Choice(_Shape):
     type: Literal["auto", "any", "tool", "none"]
     name: Any = None
     disable_parallel_tool_use: bool = False
-
-
-class _ChosenTool(_Shape):
-    name: Filled
 
 
 class _Thinking(_Shape):
@@ -171,15 +162,13 @@ class _Thinking(_Shape):
 # would make equal blocks differ. Blocks of unknown types are left out: clients send new ones before servers know them.
 
 
-class _Kind(_Shape):
-    type: str
-
-
 def _shape(**fields: Any) -> type[_Shape]:
     """A shape of these fields, each its type with its default, `...` for none."""
     return create_model("_Fields", __base__=_Shape, **fields)
 
 
+_TYPED, _NAMED = _shape(type=(str, ...)), _shape(name=(Filled, ...))
+_TOOL_NAMED = _shape(name=(Annotated[str, Field(min_length=1, max_length=256)], ...))
 _KINDS: dict[str, type[_Shape]] = {
     "text": _shape(text=(str, ...)),
     "thinking": _shape(thinking=(str, ...)),
@@ -215,26 +204,6 @@ def _read(shape: type[_S], value: Any, where: str) -> _S:
     raise InvalidRequestError(path, message)
 
 
-def check_pieces(source: JsonObject) -> None:
-    """Raise `ApiError` 413 when a body has more than `MOST_PIECES` messages, content blocks, tools and stop words.
-
-    Each takes a while to look at, in which no other client is served.
-    """
-    lists = ("messages", "system", "tools", "stop_sequences", "stop")
-    left: list[Any] = [source.get(name) for name in lists]
-    count = 0
-    while left:
-        value = left.pop()
-        if isinstance(value, list):
-            count += len(value)
-            if count > MOST_PIECES:
-                what = "messages, content blocks, tools and stop sequences"
-                raise ApiError(413, f"the request has more than {MOST_PIECES} {what}")
-            left += value
-        elif isinstance(value, dict):
-            left += (value.get("content"), value.get("source"))
-
-
 def parse_messages(body: bytes | bytearray) -> MessagesRequest:
     """The request of POST /v1/messages."""
     request = _request(body, counts=False)
@@ -255,7 +224,6 @@ def parse_count_tokens(body: bytes | bytearray) -> MessagesRequest:
 
 def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     source = load_object(body)
-    check_pieces(source)
     found = _read(_Body, source, "")
     if found.max_tokens is None and not counts:
         raise InvalidRequestError("max_tokens", "Field required")
@@ -290,7 +258,8 @@ def _blocks(content: Any, where: str, known: Collection[str], role: str = "") ->
     found: list[Block] = []
     for index, block in enumerate(content):
         here = f"{where}.{index}"
-        kind = _read(_Kind, block, here).type
+        _read(_TYPED, block, here)
+        kind = block["type"]
         if kind not in known:
             continue
         if role and _OF_ROLE.get(kind, role) != role:
@@ -340,7 +309,8 @@ def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
         if tool.type not in {"", "custom", "function"} and tool.input_schema is None:
             server_tools.append(tool.name or tool.type)
             continue
-        name = _read(_ToolName, value, where).name
+        _read(_TOOL_NAMED, value, where)
+        name = tool.name
         if name in tools:
             raise InvalidRequestError(f"{where}.name", "Tool names must be unique")
         schema = tool.input_schema if tool.input_schema is not None else {"type": "object", "properties": {}}
@@ -355,7 +325,8 @@ def _tool_choice(value: JsonObject | None, tools: tuple[Tool, ...], server_tools
     parallel = not chosen.disable_parallel_tool_use
     if chosen.type != "tool":
         return ToolChoice(chosen.type, None, parallel)
-    name = _read(_ChosenTool, value, "tool_choice").name
+    _read(_NAMED, value, "tool_choice")
+    name = chosen.name
     if name in server_tools:
         raise InvalidRequestError("tool_choice.name", "this tool runs at Anthropic only, no local model can call it")
     if all(tool.name != name for tool in tools):

@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from specdash.proxy.translate.parse import Block, Message, MessagesRequest, Tool
+    from specdash.proxy.translate.parse import Block, Message, MessagesRequest
 
 
 # Claude Code's billing header, a line at the start of the system prompt whose values change with every request.
@@ -134,7 +134,7 @@ def prefill_of(request: MessagesRequest) -> str:
 def chat_messages(request: MessagesRequest) -> list[ChatMessage]:
     """System and conversation: user and assistant turns alternate, tool results follow the calls they answer."""
     found: list[ChatMessage] = []
-    system = system_text(request.system)
+    system = JOINT.join(filter(None, (steady(block["text"]) for block in request.system)))
     if system:
         found.append({"role": "system", "content": system})
     calls: list[str] = []
@@ -151,37 +151,20 @@ def chat_messages(request: MessagesRequest) -> list[ChatMessage]:
     return found
 
 
-def system_text(system: Iterable[Block]) -> str:
-    """The system prompt, the same for every request of a conversation."""
-    return JOINT.join(filter(None, (steady(block["text"]) for block in system)))
-
-
-def chat_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """Tools as functions. The schema is the client's, but for what llama.cpp's grammar and templates stumble over."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": _parameters(tool.schema)},
-        }
-        for tool in tools
-    ]
-
-
-def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in schema.items() if key != "$schema"}
-    kept.setdefault("properties", {})
-    return kept
-
-
 def _tool_fields(request: MessagesRequest) -> dict[str, Any]:
+    """Tools as functions, their schemas the client's but for what llama.cpp's grammar and templates stumble over."""
     choice = request.tool_choice
-    tools = request.tools
-    if choice.kind == "tool":
+    tools: list[dict[str, Any]] = []
+    for tool in request.tools:
         # llama.cpp has no form that names a function: the only tool offered is the one that can be called.
-        tools = tuple(tool for tool in tools if tool.name == choice.name)
+        if choice.kind != "tool" or tool.name == choice.name:
+            schema = {key: value for key, value in tool.schema.items() if key != "$schema"}
+            schema.setdefault("properties", {})
+            function = {"name": tool.name, "description": tool.description, "parameters": schema}
+            tools.append({"type": "function", "function": function})
     if not tools:
         return {}
-    return {"tools": chat_tools(tools), "tool_choice": _CHOICES[choice.kind], "parallel_tool_calls": choice.parallel}
+    return {"tools": tools, "tool_choice": _CHOICES[choice.kind], "parallel_tool_calls": choice.parallel}
 
 
 def _thinking_fields(request: MessagesRequest, off: bool) -> dict[str, Any]:
@@ -208,7 +191,11 @@ def _assistant_text(blocks: Iterable[Block]) -> str:
 def _assistant(turns: Iterable[Message]) -> ChatMessage:
     blocks = [block for turn in turns for block in turn.content]
     thinking = JOINT.join(block["thinking"] for block in blocks if block["type"] == "thinking" and block["thinking"])
-    calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+    calls: list[dict[str, Any]] = []
+    for block in blocks:
+        if block["type"] == "tool_use":
+            function = {"name": block["name"], "arguments": msgspec.json.encode(block["input"]).decode()}
+            calls.append({"id": block["id"], "type": "function", "function": function})
     text = _assistant_text(blocks)
     message: ChatMessage = {"role": "assistant", "content": text if text or not calls else None}
     if thinking:
@@ -218,18 +205,18 @@ def _assistant(turns: Iterable[Message]) -> ChatMessage:
     return message
 
 
-def _call(block: Block) -> dict[str, Any]:
-    arguments = msgspec.json.encode(block["input"]).decode()
-    return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
-
-
 def _answers(turns: Iterable[Message], calls: Sequence[str]) -> list[ChatMessage]:
     """Results of `calls` as tool messages, in the client's order, then everything else as one user message."""
     found: list[ChatMessage] = []
     parts: list[Part] = []
     for turn in turns:
         if turn.role == "system":
-            parts += _reminder(turn)
+            # An instruction in mid-conversation stays in its place: moved to the top it would change the cached prefix.
+            inner = [part for part in parts_of(turn.content) if part]
+            if all(isinstance(part, str) for part in inner):
+                parts += [f"<system-reminder>\n{content_of(inner)}\n</system-reminder>"] if inner else []
+            else:
+                parts += ["<system-reminder>", *inner, "</system-reminder>"]
             continue
         for block in turn.content:
             if block["type"] != "tool_result":
@@ -243,11 +230,3 @@ def _answers(turns: Iterable[Message], calls: Sequence[str]) -> list[ChatMessage
     if parts or not found:
         found.append({"role": "user", "content": content_of(parts)})
     return found
-
-
-def _reminder(turn: Message) -> list[Part]:
-    """An instruction in mid-conversation stays in its place: moved to the top it would change the cached prefix."""
-    inner = [part for part in parts_of(turn.content) if part]
-    if all(isinstance(part, str) for part in inner):
-        return [f"<system-reminder>\n{content_of(inner)}\n</system-reminder>"] if inner else []
-    return ["<system-reminder>", *inner, "</system-reminder>"]

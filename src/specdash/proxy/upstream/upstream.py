@@ -312,7 +312,9 @@ class Upstream:
                     trace_request_ctx=kept,
                 )
             except aiohttp.ClientConnectionError as error:
-                if not kept or not _is_unanswered(error):
+                # A message that is no text is the beginning of an answer.
+                begun = isinstance(error, TimeoutError) or not isinstance(getattr(error, "message", ""), str)
+                if begun or not kept:
                     raise
                 continue
             self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
@@ -327,12 +329,6 @@ def _noting_kept_connections() -> aiohttp.TraceConfig:
     config = aiohttp.TraceConfig()
     config.on_connection_reuseconn.append(note)
     return config
-
-
-def _is_unanswered(error: aiohttp.ClientConnectionError) -> bool:
-    """True when the connection ended before any byte of an answer."""
-    # A message that is no text is the beginning of an answer.
-    return not isinstance(error, TimeoutError) and isinstance(getattr(error, "message", ""), str)
 
 
 def without_secrets(url: str) -> str:

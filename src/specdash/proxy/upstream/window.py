@@ -14,7 +14,6 @@ from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.readings import most_recent_resident
 from specdash.llama.server_answers import mapping, natural, router_models, text
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, json_response
-from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.system.text import utc_timestamp
 
 if TYPE_CHECKING:
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from specdash.core.readings import RouterModel
-    from specdash.proxy.gate import Gate
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.upstream.upstream import Upstream
 
 
@@ -87,13 +84,14 @@ class ContextWindow:
         if self.router:
             self._used[model] = time.time()
 
-    def resident_models(self) -> tuple[RouterModel, ...]:
-        """The router's models that are in memory, each with its last use as far as the router or this proxy knows."""
-        return tuple(
+    def most_recent(self) -> RouterModel | None:
+        """The router's model in memory that was used last, as far as the router or this proxy knows."""
+        resident = (
             replace(model, last_used=max(model.last_used or 0.0, self._used.get(model.id, 0.0)) or None)
             for model in self.router
             if model.resident
         )
+        return most_recent_resident(tuple(resident))
 
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
@@ -152,13 +150,6 @@ _VARIANT = re.compile(r"\[[^\]]*\]$")
 """What Claude Code adds to a model's name for itself, as `[1m]`."""
 
 
-def display_name(model: str) -> str:
-    """The upstream's id as people read it: a file path becomes the file's stem."""
-    if model.lower().endswith(".gguf"):
-        return re.split(r"[/\\]", model)[-1][: -len(".gguf")] or model
-    return model
-
-
 async def use_model(requested: str, window: ContextWindow) -> str:
     """The upstream's id for a client's model name; it is noted as used.
 
@@ -170,8 +161,7 @@ async def use_model(requested: str, window: ContextWindow) -> str:
     await window.refresh(force=requested == ANY and bool(window.router))
     model = find_model(requested, window.models)
     if model is None and requested == ANY and window.router:
-        best = most_recent_resident(window.resident_models())
-        if best is None:
+        if (best := window.most_recent()) is None:
             names = ", ".join(router_model.id for router_model in window.router[:8])
             raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
         model = best.id
@@ -187,16 +177,17 @@ def find_model(requested: str, models: tuple[str, ...]) -> str | None:
 
 async def handle_models(request: Request) -> Response:
     """GET /v1/models, in the words of both APIs, and GET /v1/models/{id}."""
-    proxy: Proxy = request.app.state.proxy
+    proxy: Proxy = request.state.proxy
     await proxy.window.refresh()
+    started = int(proxy.telemetry.started)
     rows = {
         model: {
             "type": "model",
             "id": model,
-            "display_name": display_name(model),
-            "created_at": utc_timestamp(int(proxy.started)),
+            "display_name": model,
+            "created_at": utc_timestamp(started),
             "object": "model",
-            "created": int(proxy.started),
+            "created": started,
             "owned_by": "llama.cpp",
         }
         for model in proxy.window.models
@@ -209,56 +200,3 @@ async def handle_models(request: Request) -> Response:
     if model is None:
         raise ApiError(404, f"model: {requested[:200]}")
     return json_response(rows[model])
-
-
-# Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
-
-_RESTARTS_AGAIN_S = 0.1
-_ON_ITS_WAY = frozenset({State.LOADING, State.UNREACHABLE})
-
-
-class RetryPolicy:
-    """That of one request: which failed call is made again instead of telling the client."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._broken = False
-
-    async def again(self, error: ApiError) -> bool:
-        """Whether a call that failed with `error` before its answer began shall be made again; waits until it may be.
-
-        While the proxy is held, yes: the upstream is being restarted. For some seconds after a hold, when the upstream
-        cannot be reached or is loading, and once when it breaks off: a request that kills it must not do so for ever.
-        """
-        if self._gate.held:
-            return error.status >= 500
-        if not self._gate.settling:
-            return False
-        if isinstance(error, UpstreamBrokenError):
-            if self._broken:
-                return False
-            self._broken = True
-        elif error.status != 529:
-            return False
-        await asyncio.sleep(_RESTARTS_AGAIN_S)
-        return True
-
-
-async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
-    """Return in the moment in which a request may be sent; raises `ApiError` 529 when a hold outlasts its wait.
-
-    Right after a hold this waits until it is seen what is there now, and so how large its window is.
-    """
-    gate, window = proxy.gate, proxy.window
-    while True:
-        if gate.held:
-            if active is not None:
-                active.held()
-            await gate.wait(proxy.settings.hold_limit)
-        await window.refresh(force=gate.held or gate.unmet)
-        while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
-            await asyncio.sleep(_RESTARTS_AGAIN_S)
-            await window.refresh(force=True)
-        gate.met = not gate.held
-        if gate.met:
-            return
