@@ -127,13 +127,20 @@ class ProxySession(Struct, eq=False):
 
     def view(self, window: int | None) -> SessionView:
         """As the dashboard sees it."""
-        known = json_of(
-            self,
-            "id last_seen requests active model context_tokens peak_tokens output_tokens=last_output_tokens prunes "
-            "overflows loop_warnings malformed_streak malformed_total contamination_resets unexpected_ends",
+        loop = self.loop
+        return SessionView(
+            **json_of(
+                self,
+                "id last_seen requests active model context_tokens peak_tokens prunes overflows loop_warnings "
+                "malformed_streak malformed_total contamination_resets unexpected_ends",
+            ),
+            **json_of(loop, "is_looping no_progress"),
+            output_tokens=self.last_output_tokens,
+            loop_repeats=loop.repeats,
+            loop_period=loop.period,
+            context_window=window,
+            turns_remaining=self.turns_remaining(window),
         )
-        known |= json_of(self.loop, "is_looping loop_repeats=repeats loop_period=period no_progress")
-        return SessionView(**known, context_window=window, turns_remaining=self.turns_remaining(window))
 
 
 class SessionStore:
