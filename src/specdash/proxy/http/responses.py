@@ -77,15 +77,11 @@ class PromptTooLongError(ApiError):
 
     def __init__(self, tokens: int, maximum: int) -> None:
         super().__init__(400, f"prompt is too long: {tokens} tokens > {maximum} maximum")
-        self.tokens = tokens
-        self.maximum = maximum
+        self.tokens, self.maximum = tokens, maximum
 
 
 class ModelLoadingError(ApiError):
     """The upstream is there, and its model is not in memory yet."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(529, "the model is loading; try again", retry_after=retry_after)
 
 
 def shown_error(error: BaseException, what: str) -> ApiError:

@@ -96,8 +96,7 @@ def address(item: socket.socket) -> str:
 
 def client_url(item: socket.socket) -> str:
     """The URL under which this machine reaches the socket."""
-    here = address(item).replace("[::]:", "[::1]:", 1).replace("0.0.0.0:", "127.0.0.1:", 1)
-    return f"http://{here}"
+    return "http://" + address(item).replace("[::]:", "[::1]:", 1).replace("0.0.0.0:", "127.0.0.1:", 1)
 
 
 def notify(state: str, env: Mapping[str, str] = os.environ) -> None:

@@ -83,13 +83,11 @@ async def handle_metrics(request: Request) -> Response:
 
 RECENT_SIZES = 10
 RECENT_PATTERNS = 5
-_NO_SESSION = ProxySession("", 0.0)
 
 
 def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
     """The answer about `session`; None is a proxy that has seen none yet, whose values are blank."""
-    window, settings = proxy.window.tokens, proxy.settings
-    seen = session or _NO_SESSION
+    window, seen = proxy.window.tokens, session or ProxySession("", 0.0)
     use = seen.utilisation(window)
     return {
         "active_session_id": seen.id or None,
@@ -106,9 +104,9 @@ def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
         "estimated_turns_remaining": seen.turns_remaining(window),
         "recent_history": list(seen.history)[-RECENT_SIZES:],
         "session_count": len(proxy.sessions),
-        "prune_threshold": settings.context_prune_threshold,
+        "prune_threshold": proxy.settings.context_prune_threshold,
         "loop_protection": {
-            "enabled": settings.loop_breaker,
+            "enabled": proxy.settings.loop_breaker,
             "consecutive_forced_count": seen.forced_streak,
             "no_progress_streak": seen.loop.no_progress,
             "loop_warnings_emitted": seen.loop_warnings,

@@ -59,7 +59,7 @@ def api_error(status: int, body: bytes) -> ApiError:
     detail = f": {message}" if message else ""
     match status:
         case 503 if "oading" in message:
-            return ModelLoadingError(LOADING_RETRY_S)
+            return ModelLoadingError(529, "the model is loading; try again", retry_after=LOADING_RETRY_S)
         case 503:
             return ApiError(529, f"the upstream is not ready (503){detail}", retry_after=LOADING_RETRY_S)
         case 401 | 403:
