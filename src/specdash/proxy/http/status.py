@@ -180,8 +180,7 @@ class _Figures(Collector):
         under_way = [((str(phase),), phases[phase]) for phase in RequestPhase if phase is not RequestPhase.DONE]
         yield _gauge("active_requests", "Requests under way, by phase.", under_way, "phase")
         yield _gauge("sessions", "Sessions remembered.", len(proxy.sessions))
-        problems = len(proxy.settings.problems)
-        yield _gauge("settings_problems", "Settings that were not usable and left at their defaults.", problems)
+        yield _gauge("settings_problems", "Unusable settings, left at their defaults.", len(proxy.settings.problems))
         ended = [((path, str(how)), count) for (path, how), count in sorted(telemetry.requests.items())]
         yield _counter("requests", "Finished requests, by endpoint and outcome.", ended, "path", "outcome")
         errors = [((kind,), count) for kind, count in sorted(telemetry.errors.items())]
