@@ -100,10 +100,10 @@ def test_whoever_waits_is_let_go_from_another_thread_and_nobody_asks_after_that(
 
         thread = threading.Thread(target=stop)
         thread.start()
-        with pytest.raises(OSError, match="canceled"):
+        with pytest.raises(OSError, match="cancelled"):
             http.ask(server.url, "/x", timeout=60, cancel=cancel)
         thread.join()
-        with pytest.raises(OSError, match="canceled"):
+        with pytest.raises(OSError, match="cancelled"):
             http.ask(server.url, "/x", timeout=60, cancel=cancel)
         assert server.count("/x") == 1
 

@@ -32,7 +32,7 @@ from specdash.llama.model_shape import shape_of
 from specdash.llama.server_answers import mapping
 from specdash.system import files
 from specdash.system.http import Cancel
-from specdash.system.stats import MOST, Interval, interval, mean, mean_reach, median, median_of
+from specdash.system.stats import Interval, bootstrap, interval, mean, mean_reach, median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -332,7 +332,7 @@ def measure(
                 own.append(took - (min(_known(two, "prompt_ms")) - min(_known(one, "prompt_ms"))))
         found = step_of(plain, own, read_along=server.read_along) if server.speculates else None
         if not server.speculates and len(plain) >= LEAST_VALUES:
-            found = interval(median_of(plain[-MOST:]))
+            found = interval(bootstrap(plain, median, is_narrow=False))
         if found is None:
             report.left_out.append(f"{cell.words}: the server is in use, or drafts in {effort.tokens} tokens")
         elif server.speculates and found.high > effort.widest * found.low:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
+from specdash.system.stats import Resampled, bootstrap, difference, median, quantile, ratio
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 12
 """Requests that each side needs before a difference is reported."""
+MOST = 200
+"""Requests of a side that are compared."""
 
 
 class ApplyMark(Struct, frozen=True):
@@ -230,8 +232,8 @@ def _known(kind: _Kind, samples: Iterable[ServedRequest]) -> list[ServedRequest]
 
 def _resampled(kind: _Kind, samples: Sequence[ServedRequest]) -> Resampled:
     if kind.name is MeasureName.ACCEPTANCE:
-        return ratio_of([(sample.draft_accepted or 0, sample.draft_generated or 1) for sample in samples])
-    return median_of([kind.value(sample) or 0.0 for sample in samples])
+        return bootstrap([(sample.draft_accepted or 0, sample.draft_generated or 1) for sample in samples], ratio)
+    return bootstrap([kind.value(sample) or 0.0 for sample in samples], median, is_narrow=False)
 
 
 def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:

@@ -232,7 +232,7 @@ class BlockingClient(Masked, Struct, frozen=True):
 
     def unreachable(self, error: OSError) -> UnreachableError:
         """The error for a server that does not answer, with the reason."""
-        return UnreachableError(f"{self.url} does not answer ({http.words(error)}); start it, or name another --url")
+        return UnreachableError(f"{self.url} does not answer ({error}); start it, or name another --url")
 
     def check_key(self, reply: HttpReply, path: str = "") -> None:
         """Raise `InputError` for the answer to a key that is not the server's."""

@@ -1,8 +1,8 @@
 """Quantiles, means, and how sure figures of small samples are: bootstrap and Student's distribution, in plain Python.
 
-An `Resampled` is a statistic of a sample (a median of single values, or a ratio of two sums over requests) with what it
-would have been in resamples of the same values, drawn with replacement. Everything is seeded: the same samples give the
-same interval, and exchanging the two sides negates it.
+A `Resampled` is a statistic of a sample (a median of single values, or a ratio of two sums over requests) with what it
+would have been in resamples of the same entries, drawn with replacement. Everything is seeded: the same samples give
+the same interval, and exchanging the two sides negates it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,22 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from functools import lru_cache
-from itertools import accumulate, islice
-from math import ceil, cos, erf, pi, prod, sqrt, tan
+from itertools import accumulate
+from math import ceil, cos, pi, prod, sqrt, tan
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 
-RESAMPLES = 2000
-MOST = 200
-"""Values that a sample may have; an index must fit in a byte."""
+RESAMPLES = 1000
 _SEED = 20_260_921
 Z_95 = 1.959964
 """Normal quantile of a two-sided 95 %."""
-_GROUPS_SEED = 7
 _ANGLES = 8192
 
 
@@ -135,25 +132,15 @@ def mean_reach(values: Sequence[float], alpha: float = 0.05) -> float | None:
     return None if squared is None else student(len(values) - 1, alpha) * sqrt(squared / len(values))
 
 
-def median_of(values: Sequence[float]) -> Resampled:
-    """The median of at least one and at most `MOST` values."""
-    ordered, count = sorted(values), len(values)
-    drawn = (sorted(places) for places in _draws(count))
-    resampled = tuple((ordered[row[(count - 1) // 2]] + ordered[row[count // 2]]) / 2 for row in drawn)
-    return Resampled(count, statistics.median(ordered), resampled, is_narrow=False)
-
-
-def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Resampled:
-    """The sum of the first over the sum of the second parts, at most `MOST` pairs; every second part is above 0.
-
-    A pair is one request: its tokens are drawn together or not at all. `resamples` are at most `RESAMPLES`.
-    """
-    first, second = zip(*parts, strict=True)
-    resampled = tuple(
-        sum(map(first.__getitem__, drawn)) / sum(map(second.__getitem__, drawn))
-        for drawn in islice(_draws(len(parts)), resamples)
-    )
-    return Resampled(len(parts), sum(first) / sum(second), resampled, is_narrow=True)
+def bootstrap(
+    sample: Sequence[T], statistic: Callable[[Sequence[T]], float | None], *, is_narrow: bool = True
+) -> Resampled:
+    """A statistic of at least one entry, each drawn whole or not at all: a value, or what one request or prompt did. A
+    resample of which it is not known counts as the sample."""
+    value = statistic(sample) or 0.0
+    random = Random(_SEED - len(sample))  # noqa: S311 - statistics
+    drawn = (statistic(random.choices(sample, k=len(sample))) for _ in range(RESAMPLES))
+    return Resampled(len(sample), value, tuple(value if one is None else one for one in drawn), is_narrow)
 
 
 def difference(before: Resampled, after: Resampled, apart: Callable[[float, float], float]) -> Interval:
@@ -180,22 +167,12 @@ def _interval(value: float, resampled: Sequence[float], counts: tuple[int, ...])
     if counts:
         freedom = max(1, sum(counts) - len(counts))
         # The normal tail that lies beyond Student's 95 % quantile.
-        tail = 0.5 * (1 - erf((Z_95 + (Z_95**3 + Z_95) / (4 * freedom)) / sqrt(2)))
+        tail = statistics.NormalDist().cdf(-(Z_95 + (Z_95**3 + Z_95) / (4 * freedom)))
         # A resample's variance has the divisor n, not n - 1.
         widened = prod(sqrt(count / max(1, count - 1)) for count in counts) ** (1 / len(counts))
     low = value + (quantile(resampled, tail) - value) * widened
     high = value + (quantile(resampled, 1 - tail) - value) * widened
     return Interval(value, min(low, value), max(high, value))
-
-
-def regrouped(value: float, groups: Sequence[T], statistic: Callable[[Sequence[T]], float | None]) -> Interval | None:
-    """The interval of a statistic of groups, by drawing groups again; None of fewer than two."""
-    if len(groups) < 2:
-        return None
-    random = Random(_GROUPS_SEED)  # noqa: S311 - statistics
-    drawn = [statistic(random.choices(groups, k=len(groups))) for _ in range(RESAMPLES)]
-    known = tuple(found for found in drawn if found is not None)
-    return interval(Resampled(len(groups), value, known, is_narrow=True)) if known else None
 
 
 @lru_cache(maxsize=1024)
@@ -211,23 +188,3 @@ def student(freedom: float, alpha: float) -> float:
     at = bisect_left(mass, wanted)
     below = mass[at - 1] if at else 0.0
     return sqrt(freedom) * tan((at + (wanted - below) / (mass[at] - below)) * width)
-
-
-def _draws(count: int) -> Iterator[bytes]:
-    """Which of `count` values each resample draws."""
-    picks = _picks(count)
-    return (picks[start : start + count] for start in range(0, len(picks), count))
-
-
-@lru_cache(maxsize=4)
-def _picks(count: int) -> bytes:
-    """`count` indices below `count` for each resample."""
-    random = Random(_SEED - count)  # noqa: S311 - statistics
-    wanted = count * RESAMPLES
-    usable = 256 // count * count
-    table = bytes(value % count for value in range(256))
-    unusable = bytes(range(usable, 256))
-    picks = b""
-    while len(picks) < wanted:
-        picks += random.randbytes(wanted + wanted // 2).translate(table, unusable)
-    return picks[:wanted]
