@@ -14,13 +14,13 @@ import os
 import socket
 import ssl
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-
-from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -214,10 +214,7 @@ def _fault(error: Exception, url: str, where: str) -> HttpError:
     # An address that refuses says more than one which this machine has no way to.
     known = (ConnectionRefusedError, ssl.SSLError, socket.gaierror, ConnectionError)
     match error, next((cause for kind in known for cause in causes if isinstance(cause, kind)), None):
-        case UnicodeError(), _:
-            # A header that cannot be one: its words may repeat it, and with it a key.
-            return HttpError(ERROR, "this question cannot be put into HTTP")
-        case ValueError() | httpx.InvalidURL() | httpx.UnsupportedProtocol(), _:
+        case ValueError() | httpx.InvalidURL() | httpx.UnsupportedProtocol(), _ if not isinstance(error, UnicodeError):
             return NoConnectionError(UNREACHABLE, f"not a valid address: {error}")
         case httpx.ConnectError(), ConnectionRefusedError():
             return NoConnectionError(REFUSED, "nothing listens there")
@@ -237,6 +234,7 @@ def _fault(error: Exception, url: str, where: str) -> HttpError:
             return HttpError(GARBAGE, "the answer is not HTTP")
         case httpx.NetworkError() | OSError(), _:
             return HttpError(RESET, f"connection reset {where}")
+    # A header that cannot be one: its words may repeat it, and with it a key.
     return HttpError(ERROR, "this question cannot be put into HTTP")
 
 
@@ -248,35 +246,25 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-class Cancel:
-    """Ends questions from another thread: each of them, and each that is asked later, raises `OSError`."""
-
-    cancelled = False
-
-    def __call__(self) -> None:
-        self.cancelled = True
-
-
 def ask(
     url: str,
     path: str,
     *,
     timeout: float = 2.0,
     verified: bool = True,
-    cancel: Cancel | None = None,
+    cancel: Event | None = None,
     silence_s: float | None = None,
-    headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> HttpReply:
-    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all. Raises OSError."""
+    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all, and another thread ends it
+    by `cancel`. Raises `HttpError`."""
 
     async def asked() -> HttpReply:
-        once = {"Connection": "close", **(headers or {})}
         connect_s = min(CONNECT_S, silence_s or timeout)
-        async with contextlib.aclosing(Http(url, once, connect_s=connect_s, verified=verified)) as http:
+        async with contextlib.aclosing(Http(url, connect_s=connect_s, verified=verified)) as http:
             asking = asyncio.ensure_future(http.ask(path, timeout, silence_s=silence_s, **more))
             while cancel is not None and not asking.done():
-                if cancel.cancelled:
+                if cancel.is_set():
                     asking.cancel()
                 await asyncio.wait({asking}, timeout=CANCEL_S)
             return await asking
@@ -328,3 +316,29 @@ def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:
         with contextlib.suppress(ValueError, ssl.SSLError):
             context.load_verify_locations(cadata=own)
     return context
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A daemon thread for each call: a resolver or a driver that never returns holds up neither another call nor the
+    program's end."""
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Make the call in a thread of its own."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - the error belongs to the caller of `result`
+                    future.set_exception(error)
+
+        Thread(target=work, name="specdash-blocking", daemon=True).start()
+        return future
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop that resolves names, and runs all else that may block, in such threads."""
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonThreads())
+    return loop

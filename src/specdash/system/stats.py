@@ -1,8 +1,6 @@
 """Quantiles, means, and how sure figures of small samples are: bootstrap and Student's distribution, in plain Python.
 
-A `Resampled` is a statistic of a sample (a median of single values, or a ratio of two sums over requests) with what it
-would have been in resamples of the same entries, drawn with replacement. Everything is seeded: the same samples give
-the same interval, and exchanging the two sides negates it.
+All that is drawn is seeded: the same samples give the same interval, and exchanging two sides negates it.
 """
 
 from __future__ import annotations
@@ -27,16 +25,6 @@ _SEED = 20_260_921
 Z_95 = 1.959964
 """Normal quantile of a two-sided 95 %."""
 _ANGLES = 8192
-
-
-class Resampled(Struct, frozen=True):
-    """A statistic of one sample of `count` values, and the same of its resamples."""
-
-    count: int
-    value: float
-    resamples: tuple[float, ...]
-    is_narrow: bool
-    """Whether resamples of few values lie too close together, as those of sums do; those of medians do not."""
 
 
 class Interval(Struct, frozen=True):
@@ -133,43 +121,35 @@ def mean_reach(values: Sequence[float], alpha: float = 0.05) -> float | None:
 
 
 def bootstrap(
-    sample: Sequence[T], statistic: Callable[[Sequence[T]], float | None], *, is_narrow: bool = True
-) -> Resampled:
-    """A statistic of at least one entry, each drawn whole or not at all: a value, or what one request or prompt did. A
-    resample of which it is not known counts as the sample."""
-    value = statistic(sample) or 0.0
-    random = Random(_SEED - len(sample))  # noqa: S311 - statistics
-    drawn = (statistic(random.choices(sample, k=len(sample))) for _ in range(RESAMPLES))
-    return Resampled(len(sample), value, tuple(value if one is None else one for one in drawn), is_narrow)
+    samples: Sequence[Sequence[T]],
+    statistic: Callable[[Sequence[T]], float | None],
+    together: Callable[..., float] = float,
+    *,
+    is_narrow: bool = True,
+) -> Interval:
+    """A statistic of one sample with its 95 % interval, or what `together` makes of those of two.
 
-
-def difference(before: Resampled, after: Resampled, apart: Callable[[float, float], float]) -> Interval:
-    """`apart(before, after)` with its 95 % interval.
-
-    `apart` must be antisymmetric. Resamples are paired from opposite ends, so that two samples of one size, whose
-    draws are the same, are still independent. Where they lie too close together, the deviations are widened and the
-    percentiles taken further out, as Hesterberg (2015) advises for a mean.
+    An entry is drawn whole or not at all: a value, or what one request or one prompt did. Resamples of few entries lie
+    too close together where the statistic is a sum or a mean (`is_narrow`; not a median): then the deviations are
+    widened and the percentiles taken further out, as Hesterberg (2015) advises for a mean.
     """
-    pairs = zip(before.resamples, reversed(after.resamples), strict=True)
-    resampled = sorted(apart(old, new) for old, new in pairs)
-    counts = (before.count, after.count) if before.is_narrow and after.is_narrow else ()
-    return _interval(apart(before.value, after.value), resampled, counts)
 
+    def drawn(sample: Sequence[T]) -> list[float]:
+        random, value = Random(_SEED - len(sample)), statistic(sample) or 0.0  # noqa: S311 - statistics
+        found = (statistic(random.choices(sample, k=len(sample))) for _ in range(RESAMPLES))
+        return [value, *(value if one is None else one for one in found)]
 
-def interval(estimate: Resampled) -> Interval:
-    """The statistic itself with its 95 % interval; widened like a difference where resamples lie too close together."""
-    return _interval(estimate.value, sorted(estimate.resamples), (estimate.count,) if estimate.is_narrow else ())
-
-
-def _interval(value: float, resampled: Sequence[float], counts: tuple[int, ...]) -> Interval:
-    """`counts` are the sizes of the samples whose resamples are to be widened; none of those that are not."""
+    (value, *first), *others = (drawn(sample) for sample in samples)
+    # From opposite ends, so that two samples of one size, whose draws are the same, are still independent.
+    resampled = sorted(map(together, first, *(reversed(other[1:]) for other in others)))
+    value = together(value, *(other[0] for other in others))
     tail, widened = 0.025, 1.0
-    if counts:
-        freedom = max(1, sum(counts) - len(counts))
+    if is_narrow:
+        freedom = max(1, sum(len(sample) - 1 for sample in samples))
         # The normal tail that lies beyond Student's 95 % quantile.
         tail = statistics.NormalDist().cdf(-(Z_95 + (Z_95**3 + Z_95) / (4 * freedom)))
         # A resample's variance has the divisor n, not n - 1.
-        widened = prod(sqrt(count / max(1, count - 1)) for count in counts) ** (1 / len(counts))
+        widened = prod(sqrt(len(sample) / max(1, len(sample) - 1)) for sample in samples) ** (1 / len(samples))
     low = value + (quantile(resampled, tail) - value) * widened
     high = value + (quantile(resampled, 1 - tail) - value) * widened
     return Interval(value, min(low, value), max(high, value))

@@ -240,7 +240,7 @@ def _figure(
         return None
     if len(groups) < 2:
         return Figure(value, None, None, count)
-    found = stats.interval(stats.bootstrap(groups, statistic))
+    found = stats.bootstrap([groups], statistic)
     return Figure(value, found.low, found.high, count)
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from specdash.core.proxy_events import DECODE, speed
 from specdash.insight.request import NO_DRAFTS, DraftTally
-from specdash.system.stats import Z_95, Interval, bootstrap, interval, ratio, wilson
+from specdash.system.stats import Z_95, Interval, bootstrap, ratio, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +102,7 @@ def compared(pairs: Sequence[Pair], deviation: float) -> Interval:
     count = min(len(pairs), BLOCKS)
     parts = [pairs[at * len(pairs) // count : (at + 1) * len(pairs) // count] for at in range(count)]
     blocks = [(sum(pair.without for pair in part), sum(pair.took for pair in part)) for part in parts]
-    found = interval(bootstrap(blocks, ratio))
+    found = bootstrap([blocks], ratio)
     # One baseline is behind many requests, so its error does not average out.
     value = max(found.value, 1e-9)
     low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)
