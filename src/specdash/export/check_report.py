@@ -122,8 +122,13 @@ def performance(result: CheckVerdict) -> dict[str, tuple[float, str]]:
     return {name: (value, unit) for name, (value, unit) in values.items() if value is not None and isfinite(value)}
 
 
+def _decimal(value: float) -> str:
+    """With six digits or all before the point, never an exponent: `57.6123`, `1234568`."""
+    return f"{Decimal(f'{value:.6g}' if abs(value) < 1e6 else f'{value:.0f}'):f}"
+
+
 def _performance(result: CheckVerdict) -> str:
-    return " ".join(f"{name}={Decimal(f'{value:.6g}'):f}{unit}" for name, (value, unit) in performance(result).items())
+    return " ".join(f"{name}={_decimal(value)}{unit}" for name, (value, unit) in performance(result).items())
 
 
 def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str:
