@@ -151,9 +151,9 @@ def test_a_read_only_directory_and_a_file_that_is_a_mount_point_are_said(tmp_pat
 @pytest.mark.parametrize(
     ("owner", "group", "mode", "name", "said"),
     [
-        (0, 0, 0o777, "a.env", "belongs to root:root, which user nobody cannot keep; run the command as its owner"),
+        (0, 0, 0o777, "a.env", "belongs to root:0, which user nobody cannot keep; run the command as its owner"),
         (0, 0, 0o777, "a.env", "or take it over with `sudo chown nobody: {}`"),
-        (NOBODY, 0, 0o777, "a.env", "belongs to nobody:root, which user nobody cannot"),
+        (NOBODY, 0, 0o777, "a.env", "belongs to nobody:0, which user nobody cannot"),
         (NOBODY, NOBODY, 0o755, "a.env", "user nobody may not write in {.parent}; ask"),
         (NOBODY, NOBODY, 0o755, "deep/new.env", "user nobody may not write in {.parent}; ask"),
     ],

@@ -150,7 +150,7 @@ def test_without_an_apply_there_is_nothing_to_tell() -> None:
 def test_the_text_has_a_line_for_each_measure() -> None:
     lines = to_text(applied()).splitlines()
     (newest,) = [line for line in lines if line.startswith("applies")]
-    assert newest == "applies      apply 2  DRAFT_MAX 4→12  rolled back  17 min ago  (2 in all)"
+    assert newest == "applies      apply 2  DRAFT_MAX 4→12  rolled back  16 min 36 s ago  (2 in all)"
     (decode,) = [line for line in lines if line.startswith("  decode")]
     assert re.fullmatch(
         r"  decode +\d\d\.\d -> \d\d\.\d tok/s  \+\d\d\.\d % \[\+\d\d\.\d, \+\d\d\.\d\]  better  \(n 40, 29; log\)",

@@ -16,7 +16,7 @@ GIB = 1024**3
 AT = 1_795_313_625.4
 FIGURES: tuple[Callable[[float | None], str], ...] = (
     text.plain, text.number, text.significant, text.rate, text.compact, text.context, text.percent, text.change,
-    text.times, text.size, text.duration, text.about, text.age, text.ago, text.seconds,
+    text.times, text.size, text.duration, text.age, text.seconds,
 )  # fmt: skip
 
 
@@ -28,9 +28,6 @@ FIGURES: tuple[Callable[[float | None], str], ...] = (
         (text.number(51.24, 1, "W"), "51.2 W"),
         (text.significant(57.612, 4), "57.61"),
         (text.significant(25_031.4), "25,031"),
-        (text.decimal(57.61234567), "57.6123"),
-        (text.decimal(1_234_567.89), "1234568"),
-        (text.decimal(0.00001234567), "0.0000123457"),
         (text.rate(0.0), "0.00"),
         (text.rate(8.416), "8.42"),
         (text.rate(1234.0), "1,234"),
@@ -57,28 +54,22 @@ FIGURES: tuple[Callable[[float | None], str], ...] = (
         (text.size(7.429 * GIB, exact=True), "7.43 GiB"),
         (text.size_pair(21.3 * GIB, 24 * GIB), "21.3/24.0 GiB"),
         (text.size_pair(None, 24 * GIB), "--/24.0 GiB"),
+        (text.size_pair(GIB / 2, 24 * GIB), "512 MiB/24.0 GiB"),
         (text.duration(185), "3 min 5 s"),
         (text.duration(3600), "1 h"),
         (text.duration(308, short=True), "5m08s"),
         (text.duration(1_051_200, short=True), "12d04h"),
-        (text.about(0.4), "under 1 s"),
-        (text.about(7800), "2.2 h"),
+        (text.duration(900, short=True), "15m"),
         (text.age(0.4), "now"),
         (text.age(90), "90s"),
         (text.age(90_000), "1d"),
-        (text.ago(200), "3 min ago"),
-        (text.seconds(0.0668), "0.07 s"),
-        (text.seconds(0.0668, ms=True), "66.8 ms"),
-        (text.seconds(0.9996, ms=True), "1.00 s"),
+        (text.seconds(0.0), "0.00 s"),
+        (text.seconds(0.0668), "66.8 ms"),
+        (text.seconds(0.9996), "1.00 s"),
         (text.seconds(910), "15m10s"),
-        (text.seconds(910, ms=True), "910 s"),
-        (text.window(0.5), "0.5s"),
-        (text.window(90), "90s"),
-        (text.window(900), "15m"),
         (text.counted(1, "boot"), "1 boot"),
         (text.counted(1200, "boot"), "1,200 boots"),
         (text.counted(2, "prompt was", "prompts were"), "2 prompts were"),
-        (" ".join(map(text.ordinal, (1, 2, 3, 4, 11, 12, 13, 21))), "1st 2nd 3rd 4th 11th 12th 13th 21st"),
         (text.clean("\x1b[31mred\x1b[0m \x1b]0;title\x07[bold]x[/]"), "red [bold]x[/]"),
     ],
 )
@@ -92,7 +83,7 @@ def test_what_is_unknown_is_never_a_number(value: float | None) -> None:
     assert set(shown) == {"--"}
     assert not re.search("nan|inf", text.gain(value, 0.1, 0.2) + text.gain(0.1, value, value))
     if value is not None:
-        moments = (text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp, text.window)
+        moments = (text.clock, text.timestamp, text.file_timestamp)
         assert {moment(value) for moment in moments} == {"--"}
         assert not re.search("nan|inf", text.size_pair(value, 1e9) + text.size_pair(1e9, value) + text.billions(value))
 
@@ -138,7 +129,7 @@ def test_no_unit_of_time_is_full_and_a_clock_shows_no_second_that_is_not_over(se
     assert seconds - max(60, 0.04 * seconds) <= shown <= seconds + 0.51
     short = {unit: int(count) for count, unit in re.findall(r"(\d+)([smhd])", text.duration(seconds, short=True))}
     assert sum(count * worth["min" if unit == "m" else unit] for unit, count in short.items()) <= seconds
-    assert len(text.seconds(min(seconds, 9999.0), ms=True, narrow=True)) <= 6
+    assert len(text.seconds(min(seconds, 9999.0))) <= 7
 
 
 @pytest.mark.usefixtures("utc")
@@ -148,10 +139,8 @@ def test_moments_have_one_form_for_each_use() -> None:
     assert text.timestamp(AT, year=False, seconds=False) == "11-22 02:13"
     assert text.timestamp(AT, utc=True, seconds=False) == "2026-11-22 02:13 UTC"
     assert (text.moment(AT, AT + 60), text.moment(AT, AT + 86_400)) == ("02:13:45", "11-22 02:13:45")
-    assert text.utc_timestamp(AT) == "2026-11-22T02:13:45Z"
     assert (text.file_timestamp(AT), text.file_timestamp(AT, utc=True)) == ("20261122-021345", "20261122T021345Z")
-    assert [text.scale_time(AT, *span) for span in ((60, 10), (3600, 60), (200_000, 3600))] == [
-        "02:13:45", "02:13", "11-22 02:13"]  # fmt: skip
+    assert [text.scale_time(AT, span) for span in (60, 200_000)] == ["02:13", "11-22 02:13"]
 
 
 def test_columns_of_a_table_stand_under_each_other() -> None:

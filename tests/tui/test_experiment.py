@@ -79,7 +79,7 @@ def view(card: ExperimentCard | None = CARD) -> View:
 
 
 def test_the_title_says_which_apply_what_it_changed_and_when() -> None:
-    assert title(CARD) == "apply 7 · DRAFT_MAX 4 → 12 · 3 min ago"
+    assert title(CARD) == "apply 7 · DRAFT_MAX 4 → 12 · 3 min 10 s ago"
     record = replace(MARK.record, kind=ApplyKind.ROLLBACK, profile="max throughput")
     undone = replace(CARD, mark=replace(MARK, record=record, age_s=59.0))
     assert title(undone) == "rollback 7 · max throughput · DRAFT_MAX 4 → 12 · 59 s ago"

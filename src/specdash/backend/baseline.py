@@ -17,6 +17,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -31,8 +32,7 @@ from specdash.llama.client import BlockingClient
 from specdash.llama.model_shape import shape_of
 from specdash.llama.server_answers import mapping
 from specdash.system import files
-from specdash.system.http import Cancel
-from specdash.system.stats import MOST, Interval, interval, mean, mean_reach, median, median_of
+from specdash.system.stats import Interval, bootstrap, mean, mean_reach, median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,12 +116,12 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
 
     def __init__(
         self, url: str, key: str | None = None, *, engine: str | None = None, gpu: str | None = None,
-        cancel: Cancel | None = None, verified: bool = True,
+        cancel: Event | None = None, verified: bool = True,
     ) -> None:  # fmt: skip
         """`engine` names it where that is known; else it is what /props says. Raises `UnreachableError` when nothing
         answers, `RefusedError` when it does not show whether it speculates."""
         self.url, self.gpu = url, gpu
-        self._cancel = cancel or Cancel()
+        self._cancel = cancel or Event()
         self._client = BlockingClient(url, key, timeout=_ANSWER_S, cancel=self._cancel, verified=verified)
         self.generated = 0
         """Tokens of all its answers."""
@@ -150,7 +150,7 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
 
     def __exit__(self, *_: object) -> None:
         # With the connections ends what the server was asked for.
-        self._cancel()
+        self._cancel.set()
 
     def look(self) -> Slots:
         """The slots as they are now."""
@@ -332,7 +332,7 @@ def measure(
                 own.append(took - (min(_known(two, "prompt_ms")) - min(_known(one, "prompt_ms"))))
         found = step_of(plain, own, read_along=server.read_along) if server.speculates else None
         if not server.speculates and len(plain) >= LEAST_VALUES:
-            found = interval(median_of(plain[-MOST:]))
+            found = bootstrap([plain], median, is_narrow=False)
         if found is None:
             report.left_out.append(f"{cell.words}: the server is in use, or drafts in {effort.tokens} tokens")
         elif server.speculates and found.high > effort.widest * found.low:
@@ -378,7 +378,7 @@ def measure_unasked(
     key: str | None,
     engine: str | None,
     *,
-    cancel: Cancel | None = None,
+    cancel: Event | None = None,
     tasks: set[int] | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> BaselineReport:

@@ -20,7 +20,7 @@ from specdash.core.envfile import EnvFile, decode, parse, read_values
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.structs import Masked
 from specdash.system import files
-from specdash.system.files import group_name, user_name
+from specdash.system.files import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ class EnvSnapshot(Masked, Struct, frozen=True):
         `NotWrittenError` where this user cannot keep its owner."""
         me, groups = os.geteuid(), (os.getegid(), *os.getgroups())
         if self.exists and me and (self.uid != me or self.gid not in groups):
-            mine, owner = user_name(me), f"{user_name(self.uid)}:{group_name(self.gid)}"
+            mine, owner = user_name(me), f"{user_name(self.uid)}:{self.gid}"
             raise NotWrittenError(
                 f"{self.path} was not written, and is as it was: it belongs to {owner}, which user {mine} cannot keep; "
                 f"run the command as its owner, or take it over with `sudo chown {mine}: {self.target}`"

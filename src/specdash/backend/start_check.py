@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ from specdash.core.speculation import spec_type
 from specdash.core.structs import Masked
 from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import ParseError, error_message, mapping, natural, parse_health, parse_metrics
-from specdash.system.http import Cancel, ask
+from specdash.system.http import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ class ServerPromise(Masked, Struct, frozen=True):
     types: tuple[str, ...] = ()
     """The chain of spec types, as the engine ranks them."""
 
-    def client(self, cancel: Cancel | None = None) -> BlockingClient:
+    def client(self, cancel: Event | None = None) -> BlockingClient:
         """What asks the server with its key."""
         return BlockingClient(self.url, self.key, timeout=ANSWER_S, cancel=cancel, verified=False)
 
@@ -109,7 +110,7 @@ class FirstCompletion(Struct, frozen=True):
     """The server failed it, as it would fail any client's: it was not just late, or refused this one."""
 
 
-def health(url: str, cancel: Cancel | None = None) -> Health | None:
+def health(url: str, cancel: Event | None = None) -> Health | None:
     """GET /health; None when nothing answers, or something that is no llama-server."""
     try:
         reply = ask(url, "/health", timeout=_HEALTH_S, cancel=cancel, verified=False)
@@ -118,7 +119,7 @@ def health(url: str, cancel: Cancel | None = None) -> Health | None:
         return None
 
 
-def healthy(url: str, cancel: Cancel | None = None) -> bool:
+def healthy(url: str, cancel: Event | None = None) -> bool:
     """Whether /health says so."""
     found = health(url, cancel)
     return found is not None and found.status is HealthStatus.OK
@@ -151,7 +152,7 @@ def busy(promise: ServerPromise) -> int | None:
     return None if isinstance(found, str) else sum(slot.is_processing for slot in found.slots)
 
 
-def first_completion(promise: ServerPromise, timeout: float, cancel: Cancel | None = None) -> FirstCompletion:
+def first_completion(promise: ServerPromise, timeout: float, cancel: Event | None = None) -> FirstCompletion:
     """Generate a few tokens, and a few more where that has not shown everything yet; `timeout` bounds all of it.
 
     Where n-gram types draft and nothing was drafted, the answer is put into the prompt, so that there is something to
@@ -281,7 +282,7 @@ def check_start(
     lines: Callable[[], Sequence[str]],
     *,
     probe: bool = True,
-    cancel: Cancel | None = None,
+    cancel: Event | None = None,
     publish: Callable[[StartCheck], None] = lambda _: None,
 ) -> StartCheck:
     """Look at a server that is ready, and ask it one short completion. Never raises for what the server does.
@@ -311,13 +312,13 @@ def check_start(
         (drafting == 0, "its slots do not draft"),
         (seen == ASLEEP, "it sleeps"),
         (all_busy, "requests run in all slots"),
-        (cancel is not None and cancel.cancelled, "cancelled"),
+        (cancel is not None and cancel.is_set(), "cancelled"),
     )
     if (skipped := next((reason for holds, reason in reasons if holds), None)) is not None:
         return replace(first, probe_problem=skipped)
     publish(replace(first, pending=True))
     probed = first_completion(promise, PROBE_S, cancel)
-    if cancel is not None and cancel.cancelled:
+    if cancel is not None and cancel.is_set():
         return replace(first, probe_problem="cancelled")
     if probed.failed:
         failure = explain(lines(), None) or failure
@@ -340,14 +341,14 @@ class StartWatch:
         """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
         self._promise, self._lines, self._publish = promise, lines, publish
         self._probe, self._engine = probe, engine
-        self._cancel = Cancel()
+        self._cancel = Event()
         self._stopped = threading.Event()
         threading.Thread(target=self._work, name="start-check", daemon=True).start()
 
     def cancel(self) -> None:
         """End it, at once and with its connection: a server that is to end waits for its clients."""
         self._stopped.set()
-        self._cancel()
+        self._cancel.set()
 
     def _work(self) -> None:
         promise, publish, answers = self._promise, self._publish, False

@@ -300,8 +300,8 @@ def _cells(name: str, figures: Figures) -> dict[str, str]:
         "decode tok/s [95 %]": rate(figures.decode),
         "runs mean ± sd": over,
         "prefill tok/s": significant(value_of(figures.prefill), 4),
-        "TTFT p50 / p95": f"{seconds(figures.ttft_tail[0], ms=True)} / {seconds(figures.ttft_tail[1], ms=True)}",
-        LATENCY: f"{seconds(figures.latency_tail[0], ms=True)} / {seconds(figures.latency_tail[1], ms=True)}",
+        "TTFT p50 / p95": f"{seconds(figures.ttft_tail[0])} / {seconds(figures.ttft_tail[1])}",
+        LATENCY: f"{seconds(figures.latency_tail[0])} / {seconds(figures.latency_tail[1])}",
         "acceptance [95 %]": _accepted(figures.acceptance),
         "mean len": number(figures.mean_accepted_length, 2),
     }

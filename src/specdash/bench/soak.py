@@ -313,7 +313,7 @@ def over_time(report: SoakReport) -> list[str]:
         line = f"{duration(window.begin_s):>10} {window.turns:>6} {window.faults:>6} {window.turns_per_minute:>7.1f}"
         line += f" {number(window.output_tok_s, 1):>7}"
         for median, tail in ((window.ttft_p50_s, window.ttft_p95_s), (window.duration_p50_s, window.duration_p95_s)):
-            line += f" {seconds(median, ms=True, narrow=True):>9} {seconds(tail, ms=True):>8}"
+            line += f" {seconds(median):>9} {seconds(tail):>8}"
         lines.append(line)
     return lines
 

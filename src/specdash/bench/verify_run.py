@@ -7,6 +7,7 @@ import math
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
@@ -41,7 +42,6 @@ from specdash.core.structs import Masked
 from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import integer, mapping, natural
 from specdash.llama.server_answers import text as as_text
-from specdash.system.http import Cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ class VerifyServer:
     model: str = dataclasses.field(init=False)
     build: str = dataclasses.field(init=False)
     _client: BlockingClient = dataclasses.field(init=False, repr=False)
-    _cancel: Cancel = dataclasses.field(init=False, repr=False, default_factory=Cancel)
+    _cancel: Event = dataclasses.field(init=False, repr=False, default_factory=Event)
 
     def __post_init__(self) -> None:
         """Raises `UnreachableError` when no one answers, `SpecdashError` when it is no llama-server of today."""
@@ -104,7 +104,7 @@ class VerifyServer:
 
     def close(self) -> None:
         """End all connections; the server stops what it was asked for."""
-        self._cancel()
+        self._cancel.set()
 
     @property
     def speculates(self) -> bool | None:

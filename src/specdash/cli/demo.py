@@ -94,10 +94,6 @@ def run(args: argparse.Namespace) -> int:
     settings = resolved_settings(args)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
-        # Before the threads that keep the services: each that there is already keeps its heap.
-        from specdash.system.memory import return_memory
-
-        return_memory()
     with stopped_by_signals(), private_directory() as directory, Keeper() as keeper:
         model, no_room = demo.widened_target(directory)
         if no_room:

@@ -86,8 +86,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(configuration: Configuration, reloads: list[int]) -> int:
-    from specdash.system.memory import return_memory
-
     try:
         from specdash.proxy.http import server
     except ModuleNotFoundError as error:
@@ -96,7 +94,6 @@ def _run(configuration: Configuration, reloads: list[int]) -> int:
         raise InputError(
             f"the proxy needs the package {error.name}: run `pip install '.[proxy]'` in a checkout of specdash"
         ) from None
-    return_memory()
     return server.run(configuration, reloads)
 
 
@@ -178,7 +175,7 @@ def _ask(base: str, headers: dict[str, str], path: str, body: Any, *, wait_s: fl
     try:
         answer = http.ask(base, path, body=body, headers=headers, timeout=_ASK_S + wait_s)
     except OSError as error:
-        raise UnreachableError(f"no proxy answers at {base} ({http.words(error)}); name it with --url") from None
+        raise UnreachableError(f"no proxy answers at {base} ({error}); name it with --url") from None
     if answer.status != 200:
         raise SpecdashError(f"{base}{path}: {answer.status}: {_message(answer.body)}")
     if answer.json is None:

@@ -142,6 +142,6 @@ def _cells(reply: ReproReply | None) -> str:
     if reply.error is not None:
         return f" {'':>6} {'':>7} {'':>4} {'FAILED':<10}"
     finish = f"EMPTY {reply.finish or ''}" if reply.is_empty else reply.finish or UNKNOWN
-    first = seconds(reply.ttft_s, ms=True, narrow=True)
+    first = seconds(reply.ttft_s)
     counts = f" {plain(reply.cached_tokens):>6} {first:>7} {plain(reply.completion_tokens):>4}"
     return f"{counts} {finish[:10]:<10}"

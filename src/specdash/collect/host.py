@@ -16,7 +16,7 @@ from specdash.core.masking import masked_command
 from specdash.core.paths import state_dir
 from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source
 from specdash.core.target import local_port
-from specdash.system.processes import listening_pid, usage_of
+from specdash.system.processes import is_alive, listening_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -211,7 +211,11 @@ class ProcessWatch:
             with contextlib.suppress(psutil.Error):
                 members = (self._root, *self._root.children(recursive=True))
                 self._used = {member.pid: self._used.get(member.pid) for member in members}
-        usages = {pid: usage for pid in self._used if (usage := usage_of(pid)) is not None}
+        usages: dict[int, dict[str, Any]] = {}
+        for pid in filter(is_alive, self._used):
+            with contextlib.suppress(psutil.Error, OSError):
+                usages[pid] = psutil.Process(pid).as_dict(("status", "cpu_times", "memory_info", "num_threads"))
+        usages = {pid: usage for pid, usage in usages.items() if None not in usage.values()}
         if self._root.pid not in usages or not self._root.is_running():
             return None
         elapsed = None if self._sampled_at is None else now - self._sampled_at

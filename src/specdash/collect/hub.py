@@ -18,7 +18,7 @@ from specdash.collect import own_files
 from specdash.collect.discover import PROXY_FIELDS, RECORD_FIELDS, discover, with_proxy, with_record
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port, normalise_url
-from specdash.system.loops import new_loop
+from specdash.system.http import new_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

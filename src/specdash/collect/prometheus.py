@@ -14,7 +14,7 @@ from msgspec import Struct
 from specdash.core.errors import InputError, UnreachableError
 from specdash.llama.client import bearer
 from specdash.llama.server_answers import mapping
-from specdash.system.http import ask, words
+from specdash.system.http import ask
 from specdash.system.text import MIB, clean
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def newest(url: str, query: str, key: str | None) -> list[PrometheusSample]:
     try:
         reply = ask(url, question, headers=bearer(key), timeout=ASK_S, most_bytes=MOST_BYTES)
     except OSError as error:
-        raise UnreachableError(f"Prometheus at {url} does not answer: {words(error)}") from None
+        raise UnreachableError(f"Prometheus at {url} does not answer: {error}") from None
     if reply.status in _REFUSED:
         refused = "the key" if key else "a question without a key"
         raise InputError(

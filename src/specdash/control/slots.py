@@ -22,7 +22,6 @@ from specdash.core.readings import RESIDENT
 from specdash.core.speculation import MemoryKind
 from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import error_message, mapping, natural, router_models
-from specdash.system.http import words
 from specdash.system.text import size
 
 if TYPE_CHECKING:
@@ -213,5 +212,5 @@ def _post(target: Target, slot: int, action: str, filename: str | None, timeout_
     except TimeoutError:
         raise UnreachableError(f"{target.url}/slots/{slot}: no answer within {timeout_s:.0f} s") from None
     except OSError as error:
-        why = f"it broke the connection off without an answer ({words(error)}); it may have crashed: see its log"
+        why = f"it broke the connection off without an answer ({error}); it may have crashed: see its log"
         raise UnreachableError(f"{target.url}/slots/{slot}: {why}") from None

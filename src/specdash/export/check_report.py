@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from enum import IntEnum
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,6 @@ from specdash.export.snapshot import alert_json, alert_line, trial_json
 from specdash.insight.picture import BackendState
 from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup import verdict as speedup_verdict
-from specdash.system.text import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -122,8 +122,13 @@ def performance(result: CheckVerdict) -> dict[str, tuple[float, str]]:
     return {name: (value, unit) for name, (value, unit) in values.items() if value is not None and isfinite(value)}
 
 
+def _decimal(value: float) -> str:
+    """With six digits or all before the point, never an exponent: `57.6123`, `1234568`."""
+    return f"{Decimal(f'{value:.6g}' if abs(value) < 1e6 else f'{value:.0f}'):f}"
+
+
 def _performance(result: CheckVerdict) -> str:
-    return " ".join(f"{name}={decimal(value)}{unit}" for name, (value, unit) in performance(result).items())
+    return " ".join(f"{name}={_decimal(value)}{unit}" for name, (value, unit) in performance(result).items())
 
 
 def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.structs import json_of
 from specdash.export.snapshot import rate_json
-from specdash.system.text import UNKNOWN, clean, number, percent, rate, table, utc_timestamp
+from specdash.system.text import UNKNOWN, clean, number, percent, rate, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ def to_json(rows: Sequence[FleetRow], wall: float, window_s: float) -> dict[str,
     """The rows in their order; unknown values are null."""
     return {
         "schema": SCHEMA,
-        "time": utc_timestamp(wall),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall)),
         "window_seconds": window_s,
         "rows": [_row(row) for row in rows],
     }

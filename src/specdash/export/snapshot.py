@@ -20,7 +20,7 @@ from specdash.core.structs import json_of
 from specdash.insight.picture import Basis
 from specdash.insight.request import acceptance, cache_share, prefill_progress
 from specdash.insight.speedup.verdict import verdict
-from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
+from specdash.system.text import MIB, UNKNOWN, duration, gain, number, percent, size, times
 
 if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, RequestEvent, SessionView
@@ -341,7 +341,7 @@ def experiment_rows(picture: Picture) -> list[tuple[str, str]]:
     if picture.applies:
         newest, count = picture.applies[-1], len(picture.applies)
         others = f"  ({count} in all)" if count > 1 else ""
-        rows.append(("applies", f"{_name(newest)}  {newest.record.outcome}  {ago(newest.age_s)}{others}"))
+        rows.append(("applies", f"{_name(newest)}  {newest.record.outcome}  {duration(newest.age_s)} ago{others}"))
     if picture.experiment is not None:
         rows.append(("experiment", f"{_name(picture.experiment.mark)}, before and after"))
         rows += [(f"  {measure.name}", _measured(measure)) for measure in picture.experiment.measures]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
+from specdash.system.stats import bootstrap, median, quantile, ratio
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 12
 """Requests that each side needs before a difference is reported."""
+MOST = 200
+"""Requests of a side that are compared."""
 
 
 class ApplyMark(Struct, frozen=True):
@@ -216,7 +218,12 @@ def _measure(kind: _Kind, logged: Sides, reported: Sides) -> MeasureComparison:
     apart: Callable[[float, float], float] = (lambda old, new: log(new / old)) if is_relative else (lambda a, b: b - a)
     if min(len(before), len(after)) < ENOUGH:
         return replace(measure, change=shown(apart(measure.before.value, measure.after.value)))
-    found = difference(_resampled(kind, before), _resampled(kind, after), apart)
+    if is_relative:
+        values = [[kind.value(sample) or 0.0 for sample in side] for side in (before, after)]
+        found = bootstrap(values, median, apart, is_narrow=False)
+    else:
+        sides = [[(one.draft_accepted or 0, one.draft_generated or 1) for one in side] for side in (before, after)]
+        found = bootstrap(sides, ratio, apart)
     least = log(1 + LEAST_CHANGE) if is_relative else LEAST_POINTS
     verdict = ExperimentVerdict.UNCLEAR
     if abs(found.value) >= least and (found.low > 0 or found.high < 0):
@@ -226,12 +233,6 @@ def _measure(kind: _Kind, logged: Sides, reported: Sides) -> MeasureComparison:
 
 def _known(kind: _Kind, samples: Iterable[ServedRequest]) -> list[ServedRequest]:
     return [sample for sample in samples if kind.value(sample) is not None]
-
-
-def _resampled(kind: _Kind, samples: Sequence[ServedRequest]) -> Resampled:
-    if kind.name is MeasureName.ACCEPTANCE:
-        return ratio_of([(sample.draft_accepted or 0, sample.draft_generated or 1) for sample in samples])
-    return median_of([kind.value(sample) or 0.0 for sample in samples])
 
 
 def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:

@@ -120,13 +120,10 @@ def ask(
         http.ask(server.url, PATH, hear=lambda answer: _hear(answer, heard, keep_text), **how)
     except http.NoConnectionError as error:
         heard.fault, heard.error = ChatFault.UNREACHABLE, f"no connection: {error}"
-    except http.LateError as error:
-        heard.fault, heard.error = ChatFault.TIMEOUT, str(error)
-    except OSError as error:
-        kind = getattr(error, "kind", "")
-        fault = ChatFault.GARBAGE if kind == http.TOO_LARGE else ChatFault.BROKEN
-        heard.fault, heard.error = ChatFault(kind) if kind in list(ChatFault) else fault, http.words(error)
-    if heard.fault is not None and server.cancel is not None and server.cancel.cancelled:
+    except HttpError as error:
+        fault = {http.TIMEOUT: ChatFault.TIMEOUT, http.TOO_LARGE: ChatFault.GARBAGE}.get(error.kind, ChatFault.BROKEN)
+        heard.fault, heard.error = ChatFault(error.kind) if error.kind in list(ChatFault) else fault, str(error)
+    if heard.fault is not None and server.cancel is not None and server.cancel.is_set():
         heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
     heard.error = one_line(heard.error.replace(key, "***") if key else heard.error)
     heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()

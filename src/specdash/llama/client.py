@@ -28,10 +28,11 @@ from specdash.llama.server_answers import (
     text,
 )
 from specdash.system import http
-from specdash.system.http import Cancel, Http, HttpError, HttpReply
+from specdash.system.http import Http, HttpError, HttpReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from threading import Event
 
     from specdash.core.readings import Counters, Health, Props, RouterModels, Slots
     from specdash.core.target import Target
@@ -195,21 +196,19 @@ class BlockingClient(Masked, Struct, frozen=True):
     key: str | None = None
     model: str | None = None
     timeout: float = ANSWER_S
-    cancel: Cancel | None = None
+    cancel: Event | None = None
     verified: bool = True
     """False for a server of this machine: its certificate may name another host."""
 
-    def get(self, path: str) -> HttpReply:
-        """The answer with any status. A router loads no model because of it. Raises OSError."""
-        return self._ask(path + _query(self.model))
-
-    def post(self, path: str, body: Mapping[str, Any], timeout: float | None = None, **more: Any) -> HttpReply:
-        """The answer with any status. Raises OSError."""
-        return self._ask(path, timeout, body={**body, **({"model": self.model} if self.model else {})}, **more)
-
-    def _ask(self, path: str, timeout: float | None = None, **more: Any) -> HttpReply:
+    def get(self, path: str, timeout: float | None = None, **more: Any) -> HttpReply:
+        """The answer with any status. A router loads no model because of it. Raises `HttpError`."""
+        path += "" if "body" in more else _query(self.model)
         how: dict[str, Any] = {"timeout": timeout or self.timeout, "cancel": self.cancel, "verified": self.verified}
         return http.ask(self.url, path, headers=bearer(self.key), **how, **more)
+
+    def post(self, path: str, body: Mapping[str, Any], timeout: float | None = None, **more: Any) -> HttpReply:
+        """The answer with any status. Raises `HttpError`."""
+        return self.get(path, timeout, body={**body, **({"model": self.model} if self.model else {})}, **more)
 
     def look(self, path: str, body: Mapping[str, Any] | None = None, timeout: float | None = None) -> HttpReply:
         """The answer that is a success. Raises `UnreachableError` when no server answers or it loads its model,
@@ -232,7 +231,7 @@ class BlockingClient(Masked, Struct, frozen=True):
 
     def unreachable(self, error: OSError) -> UnreachableError:
         """The error for a server that does not answer, with the reason."""
-        return UnreachableError(f"{self.url} does not answer ({http.words(error)}); start it, or name another --url")
+        return UnreachableError(f"{self.url} does not answer ({error}); start it, or name another --url")
 
     def check_key(self, reply: HttpReply, path: str = "") -> None:
         """Raise `InputError` for the answer to a key that is not the server's."""

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import glob
-import grp
 import hashlib
 import os
 import pwd
@@ -204,14 +203,6 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def group_name(gid: int) -> str:
-    """The group's name, or the number where it has none."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

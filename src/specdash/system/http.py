@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import socket
 import ssl
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Struct
-
-from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -37,7 +36,8 @@ KEEPALIVE_S = 4.5
 CANCEL_S = 0.1
 """Seconds between two looks whether a question was cancelled."""
 REFUSED, UNREACHABLE, TIMEOUT = "connection refused", "cannot be reached", "no answer in time"
-RESET, GARBAGE, TOO_LARGE, ERROR = "connection broken", "not understood", "too large", "error"
+RESET, GARBAGE, TOO_LARGE = "connection broken", "not understood", "too large"
+ERROR, CANCELLED = "error", "cancelled"
 
 
 class HttpError(OSError):
@@ -144,28 +144,19 @@ class Http:
         takes it as it comes. `limit_s` bounds all of it, `silence_s` each wait for data. Raises `HttpError`."""
         import httpx
 
-        url, asked_at = _place(self._base), time.monotonic()
-        is_connected = is_begun = False
+        connect_s, asked_at, is_begun = min(self._connect_s, limit_s), time.monotonic(), False
         # A connection that is being made is closed by its own limit alone, which counts for TCP and TLS each.
-        connect_s = min(self._connect_s, limit_s * (0.45 if url.startswith("https:") else 0.9))
-        timeout = httpx.Timeout(connect=connect_s, read=silence_s, write=silence_s, pool=None)
-
-        async def trace(event: str, _: Mapping[str, Any]) -> None:
-            nonlocal is_connected
-            if event == "http11.send_request_headers.started":
-                is_connected = True
-                if self._checks_listener and not _is_own_listener(self._base):
-                    raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
-
+        own_s = min(connect_s, limit_s * (0.45 if self._base.startswith("https:") else 0.9))
+        timeout = {"connect": own_s, "read": silence_s, "write": silence_s, "pool": None}
         kind = {} if body is None else {"Content-Type": "application/json"}
         sent = {"Accept-Encoding": "identity", "User-Agent": "specdash", **kind, **self._headers, **(headers or {})}
         try:
             request = httpx.Request(
                 "GET" if body is None else "POST",
-                url + path,
+                self._base.rstrip("/") + path,
                 headers=sent,
                 content=None if body is None else json.dumps(body).encode(),
-                extensions={"timeout": timeout.as_dict(), "trace": trace},
+                extensions={"timeout": timeout, "trace": self._check_listener},
             )
             # Authorities are read outside of the limit: the one of a connection being made must run out before it.
             transport = self._transport()
@@ -180,16 +171,23 @@ class Http:
                     await response.aclose()
         except HttpError:
             raise
-        except (TimeoutError, httpx.TimeoutException) as error:
-            if isinstance(error, httpx.ConnectTimeout) or not is_connected:
-                why = f"no connection within {min(self._connect_s, limit_s):.1f} s"
-                raise NoConnectionError(UNREACHABLE, why) from None
-            if isinstance(error, httpx.TimeoutException):
-                raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
+        except httpx.ConnectTimeout:
+            raise NoConnectionError(UNREACHABLE, f"no connection within {connect_s:.1f} s") from None
+        except httpx.TimeoutException:
+            raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
+        except TimeoutError:
             why = "the answer was not complete" if is_begun else "accepts connections, no answer"
             raise LateError(TIMEOUT, f"{why} within {limit_s:.1f} s") from None
         except (httpx.TransportError, httpx.InvalidURL, OSError, ValueError) as error:
-            raise _fault(error, url, is_begun=is_begun) from error
+            raise _fault(error, self._base, "within the answer" if is_begun else "before an answer") from error
+
+    async def _check_listener(self, event: str, _: Mapping[str, Any]) -> None:
+        """Raises `NoConnectionError` before a key would go to another user's program, once there is a connection."""
+        if self._checks_listener and event == "http11.send_request_headers.started":
+            from specdash.system.processes import listener_owners  # psutil, which a client without a key does not need
+
+            if listener_owners(_host_and_port(self._base)[1]) != {os.geteuid()}:
+                raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -208,44 +206,36 @@ class Http:
         return self._transports[certificate]
 
 
-def _is_own_listener(url: str) -> bool:
-    from specdash.system.processes import listener_owners  # psutil, which a client without a key does not need
-
-    return listener_owners(_host_and_port(url)[1]) == {os.geteuid()}
-
-
-def _fault(error: Exception, url: str, *, is_begun: bool) -> HttpError:
+def _fault(error: Exception, url: str, where: str) -> HttpError:
     """What an error of the library means."""
     import httpx
 
-    where = "within the answer" if is_begun else "before an answer"
-    if isinstance(error, httpx.ConnectError):
-        return _unconnected(error, urlsplit(url).hostname or "")
-    if isinstance(error, httpx.RemoteProtocolError):
-        # The library has one class for both; the fault table of the tests holds its words.
-        if "disconnected" in str(error) or "closed connection" in str(error):
-            return HttpError(RESET, f"connection closed {where}")
-        return HttpError(GARBAGE, "the answer is not HTTP")
-    if isinstance(error, httpx.NetworkError | OSError):
-        return HttpError(RESET, f"connection reset {where}")
-    # A header that cannot be one: its words may repeat it, and with it a key.
-    return HttpError(ERROR, "this question cannot be put into HTTP")
-
-
-def _unconnected(error: BaseException, host: str) -> NoConnectionError:
     causes = [cause for cause in _causes(error) if isinstance(cause, OSError)]
     # An address that refuses says more than one which this machine has no way to.
-    for kind in (ConnectionRefusedError, ssl.SSLError, socket.gaierror, ConnectionResetError, BrokenPipeError):
-        match next((cause for cause in causes if isinstance(cause, kind)), None):
-            case ConnectionRefusedError():
-                return NoConnectionError(REFUSED, "nothing listens there")
-            case ssl.SSLError() as cause:
-                return NoConnectionError(ERROR, f"TLS: {getattr(cause, 'verify_message', '') or cause.reason}")
-            case socket.gaierror() as cause:
-                return NoConnectionError(UNREACHABLE, f"{host}: {cause.strerror}")
-            case ConnectionResetError() | BrokenPipeError():
-                return NoConnectionError(RESET, "connection reset while connecting")
-    return NoConnectionError(UNREACHABLE, next((os.strerror(it.errno) for it in causes if it.errno), str(error)))
+    known = (ConnectionRefusedError, ssl.SSLError, socket.gaierror, ConnectionError)
+    match error, next((cause for kind in known for cause in causes if isinstance(cause, kind)), None):
+        case ValueError() | httpx.InvalidURL() | httpx.UnsupportedProtocol(), _ if not isinstance(error, UnicodeError):
+            return NoConnectionError(UNREACHABLE, f"not a valid address: {error}")
+        case httpx.ConnectError(), ConnectionRefusedError():
+            return NoConnectionError(REFUSED, "nothing listens there")
+        case httpx.ConnectError(), ssl.SSLError() as cause:
+            return NoConnectionError(ERROR, f"TLS: {getattr(cause, 'verify_message', '') or cause.reason}")
+        case httpx.ConnectError(), socket.gaierror() as cause:
+            return NoConnectionError(UNREACHABLE, f"{urlsplit(url).hostname}: {cause.strerror}")
+        case httpx.ConnectError(), ConnectionError():
+            return NoConnectionError(RESET, "connection reset while connecting")
+        case httpx.ConnectError(), _:
+            why = next((os.strerror(cause.errno) for cause in causes if cause.errno), str(error))
+            return NoConnectionError(UNREACHABLE, why)
+        case httpx.RemoteProtocolError(), _:
+            # The library has one class for both; the fault table of the tests holds its words.
+            if "disconnected" in str(error) or "closed connection" in str(error):
+                return HttpError(RESET, f"connection closed {where}")
+            return HttpError(GARBAGE, "the answer is not HTTP")
+        case httpx.NetworkError() | OSError(), _:
+            return HttpError(RESET, f"connection reset {where}")
+    # A header that cannot be one: its words may repeat it, and with it a key.
+    return HttpError(ERROR, "this question cannot be put into HTTP")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -256,47 +246,34 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-class Cancel:
-    """Ends questions from another thread: each of them, and each that is asked later, raises `OSError`."""
-
-    cancelled = False
-
-    def __call__(self) -> None:
-        self.cancelled = True
-
-
 def ask(
     url: str,
     path: str,
     *,
     timeout: float = 2.0,
     verified: bool = True,
-    cancel: Cancel | None = None,
+    cancel: Event | None = None,
     silence_s: float | None = None,
-    headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> HttpReply:
-    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all. Raises OSError."""
+    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all, and another thread ends it
+    by `cancel`. Raises `HttpError`."""
 
     async def asked() -> HttpReply:
-        once = {"Connection": "close", **(headers or {})}
         connect_s = min(CONNECT_S, silence_s or timeout)
-        async with contextlib.aclosing(Http(url, once, connect_s=connect_s, verified=verified)) as http:
-            return await http.ask(path, timeout, silence_s=silence_s, **more)
-
-    async def unless_cancelled() -> HttpReply:
-        asking = asyncio.ensure_future(asked())
-        while cancel is not None and not asking.done():
-            if cancel.cancelled:
-                asking.cancel()
-            await asyncio.wait({asking}, timeout=CANCEL_S)
-        return await asking
+        async with contextlib.aclosing(Http(url, connect_s=connect_s, verified=verified)) as http:
+            asking = asyncio.ensure_future(http.ask(path, timeout, silence_s=silence_s, **more))
+            while cancel is not None and not asking.done():
+                if cancel.is_set():
+                    asking.cancel()
+                await asyncio.wait({asking}, timeout=CANCEL_S)
+            return await asking
 
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(unless_cancelled())
+            return runner.run(asked())
     except asyncio.CancelledError:
-        raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
+        raise HttpError(CANCELLED, "cancelled") from None
 
 
 def status_of(url: str, path: str, timeout: float) -> int | None:
@@ -305,24 +282,6 @@ def status_of(url: str, path: str, timeout: float) -> int | None:
         return ask(url, path, timeout=timeout).status
     except OSError:
         return None
-
-
-def words(error: OSError) -> str:
-    """What went wrong, without numbers."""
-    return str(error.strerror or error) or type(error).__name__
-
-
-def _place(url: str) -> str:
-    """The address that a path follows. Raises `NoConnectionError`."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-        if not host or parts.scheme not in {"http", "https"}:
-            raise NoConnectionError(UNREACHABLE, "an address without a host")
-        named = f"[{host}]" if ":" in host else host.encode("idna").decode()
-    except ValueError as error:
-        raise NoConnectionError(UNREACHABLE, f"not a valid address: {error}") from None
-    return f"{parts.scheme}://{named}{'' if port is None else f':{port}'}{quote(parts.path.rstrip('/'), safe='/%')}"
 
 
 _own_certificates: dict[tuple[str, int], str] = {}
@@ -351,9 +310,35 @@ def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:
     context.check_hostname = False
     if not verified:
         context.verify_mode = ssl.CERT_NONE
-        return context
-    # The certificate itself is trusted, also where the file lacks the authority that signed it.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    with contextlib.suppress(ValueError, ssl.SSLError):
-        context.load_verify_locations(cadata=own)
+    else:
+        # The certificate itself is trusted, also where the file lacks the authority that signed it.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        with contextlib.suppress(ValueError, ssl.SSLError):
+            context.load_verify_locations(cadata=own)
     return context
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A daemon thread for each call: a resolver or a driver that never returns holds up neither another call nor the
+    program's end."""
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Make the call in a thread of its own."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - the error belongs to the caller of `result`
+                    future.set_exception(error)
+
+        Thread(target=work, name="specdash-blocking", daemon=True).start()
+        return future
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop that resolves names, and runs all else that may block, in such threads."""
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonThreads())
+    return loop

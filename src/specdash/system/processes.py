@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -19,15 +19,6 @@ _SAME_START_S = 2.0
 """Start times of one process as read by two programs differ by rounding: the boot time is known to a second."""
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _UNKNOWN = (psutil.Error, OSError, ValueError, OverflowError)
-
-
-def usage_of(pid: int) -> dict[str, Any] | None:
-    """Status, CPU times, memory and threads of a process by one look, as psutil names them; None when it has ended."""
-    try:
-        found = psutil.Process(pid).as_dict(("status", "cpu_times", "memory_info", "num_threads"))
-    except _UNKNOWN:
-        return None
-    return None if found["status"] in _ENDED or None in found.values() else found
 
 
 def is_alive(pid: int) -> bool:

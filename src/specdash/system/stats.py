@@ -1,8 +1,6 @@
 """Quantiles, means, and how sure figures of small samples are: bootstrap and Student's distribution, in plain Python.
 
-An `Resampled` is a statistic of a sample (a median of single values, or a ratio of two sums over requests) with what it
-would have been in resamples of the same values, drawn with replacement. Everything is seeded: the same samples give the
-same interval, and exchanging the two sides negates it.
+All that is drawn is seeded: the same samples give the same interval, and exchanging two sides negates it.
 """
 
 from __future__ import annotations
@@ -10,36 +8,23 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from functools import lru_cache
-from itertools import accumulate, islice
-from math import ceil, cos, erf, pi, prod, sqrt, tan
+from itertools import accumulate
+from math import ceil, cos, pi, prod, sqrt, tan
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 
-RESAMPLES = 2000
-MOST = 200
-"""Values that a sample may have; an index must fit in a byte."""
+RESAMPLES = 1000
 _SEED = 20_260_921
 Z_95 = 1.959964
 """Normal quantile of a two-sided 95 %."""
-_GROUPS_SEED = 7
 _ANGLES = 8192
-
-
-class Resampled(Struct, frozen=True):
-    """A statistic of one sample of `count` values, and the same of its resamples."""
-
-    count: int
-    value: float
-    resamples: tuple[float, ...]
-    is_narrow: bool
-    """Whether resamples of few values lie too close together, as those of sums do; those of medians do not."""
 
 
 class Interval(Struct, frozen=True):
@@ -135,67 +120,39 @@ def mean_reach(values: Sequence[float], alpha: float = 0.05) -> float | None:
     return None if squared is None else student(len(values) - 1, alpha) * sqrt(squared / len(values))
 
 
-def median_of(values: Sequence[float]) -> Resampled:
-    """The median of at least one and at most `MOST` values."""
-    ordered, count = sorted(values), len(values)
-    drawn = (sorted(places) for places in _draws(count))
-    resampled = tuple((ordered[row[(count - 1) // 2]] + ordered[row[count // 2]]) / 2 for row in drawn)
-    return Resampled(count, statistics.median(ordered), resampled, is_narrow=False)
+def bootstrap(
+    samples: Sequence[Sequence[T]],
+    statistic: Callable[[Sequence[T]], float | None],
+    together: Callable[..., float] = float,
+    *,
+    is_narrow: bool = True,
+) -> Interval:
+    """A statistic of one sample with its 95 % interval, or what `together` makes of those of two.
 
-
-def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Resampled:
-    """The sum of the first over the sum of the second parts, at most `MOST` pairs; every second part is above 0.
-
-    A pair is one request: its tokens are drawn together or not at all. `resamples` are at most `RESAMPLES`.
+    An entry is drawn whole or not at all: a value, or what one request or one prompt did. Resamples of few entries lie
+    too close together where the statistic is a sum or a mean (`is_narrow`; not a median): then the deviations are
+    widened and the percentiles taken further out, as Hesterberg (2015) advises for a mean.
     """
-    first, second = zip(*parts, strict=True)
-    resampled = tuple(
-        sum(map(first.__getitem__, drawn)) / sum(map(second.__getitem__, drawn))
-        for drawn in islice(_draws(len(parts)), resamples)
-    )
-    return Resampled(len(parts), sum(first) / sum(second), resampled, is_narrow=True)
 
+    def drawn(sample: Sequence[T]) -> list[float]:
+        random, value = Random(_SEED - len(sample)), statistic(sample) or 0.0  # noqa: S311 - statistics
+        found = (statistic(random.choices(sample, k=len(sample))) for _ in range(RESAMPLES))
+        return [value, *(value if one is None else one for one in found)]
 
-def difference(before: Resampled, after: Resampled, apart: Callable[[float, float], float]) -> Interval:
-    """`apart(before, after)` with its 95 % interval.
-
-    `apart` must be antisymmetric. Resamples are paired from opposite ends, so that two samples of one size, whose
-    draws are the same, are still independent. Where they lie too close together, the deviations are widened and the
-    percentiles taken further out, as Hesterberg (2015) advises for a mean.
-    """
-    pairs = zip(before.resamples, reversed(after.resamples), strict=True)
-    resampled = sorted(apart(old, new) for old, new in pairs)
-    counts = (before.count, after.count) if before.is_narrow and after.is_narrow else ()
-    return _interval(apart(before.value, after.value), resampled, counts)
-
-
-def interval(estimate: Resampled) -> Interval:
-    """The statistic itself with its 95 % interval; widened like a difference where resamples lie too close together."""
-    return _interval(estimate.value, sorted(estimate.resamples), (estimate.count,) if estimate.is_narrow else ())
-
-
-def _interval(value: float, resampled: Sequence[float], counts: tuple[int, ...]) -> Interval:
-    """`counts` are the sizes of the samples whose resamples are to be widened; none of those that are not."""
+    (value, *first), *others = (drawn(sample) for sample in samples)
+    # From opposite ends, so that two samples of one size, whose draws are the same, are still independent.
+    resampled = sorted(map(together, first, *(reversed(other[1:]) for other in others)))
+    value = together(value, *(other[0] for other in others))
     tail, widened = 0.025, 1.0
-    if counts:
-        freedom = max(1, sum(counts) - len(counts))
+    if is_narrow:
+        freedom = max(1, sum(len(sample) - 1 for sample in samples))
         # The normal tail that lies beyond Student's 95 % quantile.
-        tail = 0.5 * (1 - erf((Z_95 + (Z_95**3 + Z_95) / (4 * freedom)) / sqrt(2)))
+        tail = statistics.NormalDist().cdf(-(Z_95 + (Z_95**3 + Z_95) / (4 * freedom)))
         # A resample's variance has the divisor n, not n - 1.
-        widened = prod(sqrt(count / max(1, count - 1)) for count in counts) ** (1 / len(counts))
+        widened = prod(sqrt(len(sample) / max(1, len(sample) - 1)) for sample in samples) ** (1 / len(samples))
     low = value + (quantile(resampled, tail) - value) * widened
     high = value + (quantile(resampled, 1 - tail) - value) * widened
     return Interval(value, min(low, value), max(high, value))
-
-
-def regrouped(value: float, groups: Sequence[T], statistic: Callable[[Sequence[T]], float | None]) -> Interval | None:
-    """The interval of a statistic of groups, by drawing groups again; None of fewer than two."""
-    if len(groups) < 2:
-        return None
-    random = Random(_GROUPS_SEED)  # noqa: S311 - statistics
-    drawn = [statistic(random.choices(groups, k=len(groups))) for _ in range(RESAMPLES)]
-    known = tuple(found for found in drawn if found is not None)
-    return interval(Resampled(len(groups), value, known, is_narrow=True)) if known else None
 
 
 @lru_cache(maxsize=1024)
@@ -211,23 +168,3 @@ def student(freedom: float, alpha: float) -> float:
     at = bisect_left(mass, wanted)
     below = mass[at - 1] if at else 0.0
     return sqrt(freedom) * tan((at + (wanted - below) / (mass[at] - below)) * width)
-
-
-def _draws(count: int) -> Iterator[bytes]:
-    """Which of `count` values each resample draws."""
-    picks = _picks(count)
-    return (picks[start : start + count] for start in range(0, len(picks), count))
-
-
-@lru_cache(maxsize=4)
-def _picks(count: int) -> bytes:
-    """`count` indices below `count` for each resample."""
-    random = Random(_SEED - count)  # noqa: S311 - statistics
-    wanted = count * RESAMPLES
-    usable = 256 // count * count
-    table = bytes(value % count for value in range(256))
-    unusable = bytes(range(usable, 256))
-    picks = b""
-    while len(picks) < wanted:
-        picks += random.randbytes(wanted + wanted // 2).translate(table, unusable)
-    return picks[:wanted]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from decimal import Decimal
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "--"
 KIB, MIB = 1024, 1024**2
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_AGES = (("d", _DAY), ("h", _HOUR), ("m", _MINUTE))
+_SPANS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _MOST_TIMES = 10.0
 """A change to more than this came of a reference that was disturbed, or of nothing: its digits mean nothing."""
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -47,11 +45,6 @@ def significant(value: float | None, digits: int = 3) -> str:
     if value is None or not isfinite(value):
         return UNKNOWN
     return _fixed(value, 0) if abs(value) >= 1000 else f"{value:.{digits}g}"
-
-
-def decimal(value: float) -> str:
-    """A number for programs, with six digits or all before the point, never an exponent: `57.6123`, `1234568`."""
-    return f"{Decimal(f'{value:.6g}' if abs(value) < 1e6 else f'{value:.0f}'):f}"
 
 
 def rate(value: float | None) -> str:
@@ -129,89 +122,46 @@ def size(count: float | None, *, exact: bool = False) -> str:
 
 
 def size_pair(used: float | None, total: float | None) -> str:
-    """Used and total in the unit of the total: `21.3/24.0 GiB`."""
-    if total is None or not isfinite(total):
-        return size(used)
-    shown, unit = size(total).split(" ")
-    power = _SIZE_UNITS.index(unit)
-    part = None if used is None else used / 1024.0**power
-    return f"{number(part, 0 if power == 0 or abs(part or 0) >= 99.95 else 1)}/{shown} {unit}"
+    """Used and total, the unit once where it is the same: `21.3/24.0 GiB`, `512 MiB/24.0 GiB`."""
+    whole = size(total)
+    return f"{size(used).removesuffix(whole[whole.find(' ') :])}/{whole}"
 
 
 def duration(seconds: float | None, *, short: bool = False) -> str:
     """A span of time in its two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 
-    `short` as a clock on a screen shows it, in whole seconds that are over: `42s`, `5m08s`, `3h12m`, `12d04h`.
+    `short` as a clock on a screen shows it, in whole seconds that are over: `42s`, `5m08s`, `15m`, `12d04h`.
     """
     if seconds is None or not isfinite(seconds):
         return UNKNOWN
     whole = int(max(seconds, 0.0)) if short else round(max(seconds, 0.0))
-    if whole < _MINUTE:
+    if whole < 60:
         return f"{whole}s" if short else f"{whole} s"
-    if whole < _HOUR:
-        large, small, names = _MINUTE, 1, ("min", "s")
-    elif whole < _DAY:
-        large, small, names = _HOUR, _MINUTE, ("h", "min")
-    else:
-        large, small, names = _DAY, _HOUR, ("d", "h")
-    count, rest = whole // large, whole % large // small
+    at = next(at for at, (_, length) in enumerate(_SPANS) if whole >= length)
+    (large, length), (small, step) = _SPANS[at : at + 2]
+    count, rest = whole // length, whole % length // step
     if short:
-        return f"{count}{names[0][0]}{rest:02d}{names[1][0]}"
-    return f"{count} {names[0]} {rest} {names[1]}" if rest else f"{count} {names[0]}"
-
-
-def about(seconds: float | None) -> str:
-    """A span of time in one unit, for what is not known well: `under 1 s`, `40 s`, `31 min`, `2.5 h`, `3.2 d`."""
-    if seconds is None or not isfinite(seconds):
-        return UNKNOWN
-    if seconds < 0.995:
-        return "under 1 s"
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    if seconds < 99.5 * _MINUTE:
-        return f"{seconds / _MINUTE:.0f} min"
-    return f"{seconds / _HOUR:.1f} h" if seconds < 2 * _DAY else f"{seconds / _DAY:.1f} d"
+        return f"{count}{large[0]}" + (f"{rest:02d}{small[0]}" if rest else "")
+    return f"{count} {large}" + (f" {rest} {small}" if rest else "")
 
 
 def age(seconds: float | None) -> str:
     """How long ago, in one unit that is over: `now`, `12s`, `5m`, `3h`, `12d`."""
     if seconds is None or not isfinite(seconds):
         return UNKNOWN
-    if seconds < 1:
-        return "now"
-    unit, length = next((u for u in _AGES if seconds >= u[1] and not (u[0] == "m" and seconds < 120)), ("s", 1))
-    return f"{int(seconds) // length}{unit}"
+    if seconds < 120:
+        return f"{int(seconds)}s" if seconds >= 1 else "now"
+    unit, length = next(span for span in _SPANS if seconds >= span[1])
+    return f"{int(seconds) // length}{unit[0]}"
 
 
-def ago(seconds: float | None) -> str:
-    """The same in a sentence: `40 s ago`, `3 min ago`, `2.5 h ago`."""
-    shown = about(seconds)
-    return shown if shown == UNKNOWN else f"{shown} ago"
-
-
-def seconds(value: float | None, *, ms: bool = False, narrow: bool = False) -> str:
-    """A measured time: `0.08 s`, `8.21 s`, `74.1 s`, `15m10s`; with `ms` `66.8 ms`, `8.21 s`, `740 s`.
-
-    `narrow`: no decimal from 10 ms on, so that it has at most six characters.
-    """
+def seconds(value: float | None) -> str:
+    """A measured time with three digits: `66.8 ms`, `8.21 s`, `74.1 s`, `15m10s`."""
     if value is None or not isfinite(value):
         return UNKNOWN
-    if ms and value < 0.9995:
-        digits = 2 if value < 0.00995 else 1 if value < 0.09995 else 0
-        return f"{_fixed(value * 1000, max(digits - narrow, 0))} ms"
-    if value >= 600 and not ms:
-        return duration(value, short=True)
-    return f"{_fixed(value, 2 if value < 9.995 else 0 if ms and value >= 99.95 else 1).replace(',', '')} s"
-
-
-def window(seconds: float) -> str:
-    """A span that was chosen: `0.5s`, `90s`, `15m`, `1h`."""
-    if not isfinite(seconds):
-        return UNKNOWN
-    for unit, length in (("h", _HOUR), ("m", _MINUTE)):
-        if seconds >= length and round(seconds) % length == 0:
-            return f"{round(seconds) // length}{unit}"
-    return f"{seconds:g}s"
+    if 0 < value < 0.9995:
+        return f"{rate(value * 1000)} ms"
+    return f"{rate(value)} s" if value < 600 else duration(value, short=True)
 
 
 def clock(wall: float, *, seconds: bool = True) -> str:
@@ -225,20 +175,15 @@ def moment(wall: float, now: float, *, seconds: bool = True) -> str:
     return clock(wall) if _moment(wall, day) == _moment(now, day) else timestamp(wall, year=False, seconds=seconds)
 
 
-def scale_time(wall: float, span: float, step: float = _MINUTE) -> str:
-    """On an axis that spans so many seconds, with a label every `step`: `02:13`, `02:13:45`, `11-20 02:13`."""
-    return clock(wall, seconds=step < _MINUTE) if span <= _DAY else timestamp(wall, year=False, seconds=False)
+def scale_time(wall: float, span: float) -> str:
+    """On an axis that spans so many seconds: `02:13`, `11-20 02:13`."""
+    return clock(wall, seconds=False) if span <= 86_400 else timestamp(wall, year=False, seconds=False)
 
 
 def timestamp(wall: float, *, year: bool = True, seconds: bool = True, utc: bool = False) -> str:
     """Date and time of day: `2026-11-22 02:13:45`, `11-22 02:13`; local, or `… UTC`."""
     form = f"{'%Y-' if year else ''}%m-%d %H:%M{':%S' if seconds else ''}{' UTC' if utc else ''}"
     return _moment(wall, form, utc=utc)
-
-
-def utc_timestamp(wall: float) -> str:
-    """`2026-11-22T02:13:45Z`."""
-    return _moment(wall, "%Y-%m-%dT%H:%M:%SZ", utc=True)
 
 
 def file_timestamp(wall: float, *, utc: bool = False) -> str:
@@ -249,12 +194,6 @@ def file_timestamp(wall: float, *, utc: bool = False) -> str:
 def counted(count: int, singular: str, plural: str = "") -> str:
     """`1 prompt was`, `2 prompts were`; without a plural of its own the singular gets an s."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
-
-
-def ordinal(count: int) -> str:
-    """1st, 2nd, 3rd, 4th."""
-    ending = "th" if count % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
-    return f"{count}{ending}"
 
 
 def shortened(text: str, limit: int) -> str:

@@ -484,7 +484,7 @@ def speeds_table(ab: AbReport) -> list[list[str]]:
                 bounds(side.decode.low, side.decode.high) if side.decode is not None else UNKNOWN,
                 spread_words(side.decode_boots),
                 spread_words(side.acceptance, share=True),
-                seconds(side.ttft_s, ms=True, narrow=True),
+                seconds(side.ttft_s),
             ]
             for side in ab.sides
         ),

@@ -21,7 +21,6 @@ from specdash.llama.server_answers import (
     router_models,
     text,
 )
-from specdash.system.http import HttpReply, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from specdash.bench.load.samples import EngineAddress
     from specdash.core.readings import Counters, Slots
     from specdash.llama.client import BlockingClient
+    from specdash.system.http import HttpReply
 
 _ANSWER_S = 10.0
 _NAMED = 12
@@ -165,5 +165,5 @@ def _asked(place: EngineAddress, path: str) -> HttpReply:
         return place.client(_ANSWER_S).get(path)
     except OSError as error:
         raise UnreachableError(
-            f"{place.url} does not answer ({words(error)}); start the server, or name another one"
+            f"{place.url} does not answer ({error}); start the server, or name another one"
         ) from None

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -37,7 +38,6 @@ from specdash.llama.chat import ChatAnswer, ChatFault
 from specdash.llama.client import BlockingClient
 from specdash.llama.log.parser import LogParser
 from specdash.llama.server_answers import ParseError, parse_metrics
-from specdash.system.http import Cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -317,7 +317,7 @@ class _Drive:
     on_sample: Callable[[BenchSample], None]
     stop: Flag
     planned: int
-    cancel: Cancel = dataclasses.field(default_factory=Cancel)
+    cancel: Event = dataclasses.field(default_factory=Event)
     samples: list[BenchSample] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     failures: int = 0
@@ -350,7 +350,7 @@ class _Drive:
         except KeyboardInterrupt:
             raise Interrupted(self._end(pool)) from None
         except BaseException:
-            self.cancel()
+            self.cancel.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         return self._end(pool)
@@ -378,7 +378,7 @@ class _Drive:
 
     def _end(self, pool: ThreadPoolExecutor) -> MeasuredRun:
         duration = time.monotonic() - self.began_s
-        self.cancel()
+        self.cancel.set()
         pool.shutdown(wait=False, cancel_futures=True)
         draft_s = None
         if self.draft_time is not None:
@@ -419,7 +419,7 @@ class _Drive:
 
     def _work(self, waiting: Any, lock: threading.Lock, done: _Inbox) -> None:
         """One of the clients of a closed loop."""
-        while not self.cancel.cancelled:
+        while not self.cancel.is_set():
             with lock:
                 job = next(waiting, None)
             if job is None:
@@ -431,7 +431,7 @@ class _Drive:
         for job in planned:
             due = self.began_s + (job.due_s or 0.0)
             while (left := due - time.monotonic()) > 0:
-                if self.cancel.cancelled:
+                if self.cancel.is_set():
                     return
                 time.sleep(min(left, _POLL_S))
             with contextlib.suppress(RuntimeError):  # the pool was shut down meanwhile
@@ -450,7 +450,7 @@ class _Drive:
         sample = sample_of(heard, job, intended_s)
         flags = flags_of(sample, wanted=length(job.prompt, options), alone=options.alone, cache=options.cache)
         sample = replace(sample, flags=flags)
-        if self.counters is not None and job.number >= 0 and not self.cancel.cancelled:
+        if self.counters is not None and job.number >= 0 and not self.cancel.is_set():
             steps, accepted = self.counters.after(sample)
             sample = replace(sample, steps=steps, accepted_per_position=accepted)
         return sample

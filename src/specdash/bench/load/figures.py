@@ -238,8 +238,10 @@ def _figure(
 ) -> Figure | None:
     if value is None:
         return None
-    found = stats.regrouped(value, groups, statistic)
-    return Figure(value, None, None, count) if found is None else Figure(value, found.low, found.high, count)
+    if len(groups) < 2:
+        return Figure(value, None, None, count)
+    found = stats.bootstrap([groups], statistic)
+    return Figure(value, found.low, found.high, count)
 
 
 def _tail(samples: Sequence[BenchSample], value_of: Callable[[BenchSample], float | None]) -> tuple[float | None, ...]:

@@ -53,7 +53,7 @@ def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: f
     try:
         http.ask(url, "/v1/messages", timeout=LIMIT_S, silence_s=silence_s, headers=headers, body=body, hear=hear)
     except OSError as problem:
-        return TurnSeen(time.perf_counter() - started, error=f"{type(problem).__name__}: {http.words(problem)}")
+        return TurnSeen(time.perf_counter() - started, error=f"{problem}")
     return seen
 
 

@@ -7,7 +7,6 @@ seconds, rates tokens per second; None is unknown.
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -270,7 +269,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 SCHEMA = "specdash.bench-replay/1"
-_time = partial(seconds, ms=True, narrow=True)
+_time = seconds
 
 
 def report(made: Replay) -> BenchReport:

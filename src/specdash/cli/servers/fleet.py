@@ -122,12 +122,10 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved]) -> i
     from specdash.cli.signals import stopped_by_signals
     from specdash.cli.terminal_app import run_app
     from specdash.cli.watch import open_dashboard
-    from specdash.system.memory import return_memory
     from specdash.tui.action_table import read_keys
     from specdash.tui.screens.fleet import FleetApp, FleetChoice
 
     choice, keys = FleetChoice(), read_keys(settings["keys"])
-    return_memory()
     with stopped_by_signals(), fleet:
         while True:
             app = FleetApp(fleet.rows, choice, theme=settings["theme"].value, keys=keys)

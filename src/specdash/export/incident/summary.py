@@ -13,16 +13,7 @@ from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup.verdict import verdict
 from specdash.llama.log import LINE_CLASSES
 from specdash.system.stats import median
-from specdash.system.text import (
-    UNKNOWN,
-    about,
-    change,
-    clock,
-    markdown_table,
-    percent,
-    significant,
-    timestamp,
-)
+from specdash.system.text import UNKNOWN, change, clock, duration, markdown_table, percent, significant, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,7 +57,7 @@ def state_sentence(picture: Picture | None) -> str:
 def summary(parts: Parts) -> str:
     """The Markdown text. It is redacted when it is written."""
     zone = time.strftime("UTC%z", time.localtime(parts.span.until))
-    span = f"{timestamp(parts.span.since)} to {clock(parts.span.until)} ({about(parts.span.seconds)})"
+    span = f"{timestamp(parts.span.since)} to {clock(parts.span.until)} ({duration(parts.span.seconds)})"
     nothing = "no rule names one; see the alerts" if parts.alerts else "none: no alert was raised in this time"
     lines = [
         f"# Incident: {_code(parts.url)}",
@@ -112,7 +103,7 @@ def _alert(alert: Alert, parts: Parts, *, with_runbook: bool) -> Iterator[str]:
     yield from (
         f"### {alert.severity.upper()}: {_md(alert.title + subject)}",
         "",
-        f"{clock(alert.since)}, {ended} ({about(max(0.0, lasted))}). {_md(first + alert.summary[1:])}.",
+        f"{clock(alert.since)}, {ended} ({duration(max(0.0, lasted))}). {_md(first + alert.summary[1:])}.",
         "",
     )
     if alert.evidence:

@@ -219,9 +219,9 @@ def verdict_on(found: PrefixCachePicture, window_s: float) -> str:
     warm, cold = found.ttft_warm_s, found.ttft_cold_s
     # Warm prompts may be so much longer that they take longer all the same: then this says nothing of the cache.
     if warm is not None and cold is not None and warm < cold:
-        return f"{came}; warm {word} {seconds(warm, ms=True, narrow=True)} against {seconds(cold, ms=True)} cold"
+        return f"{came}; warm {word} {seconds(warm)} against {seconds(cold)} cold"
     if found.cached and found.saved_s is not None and found.saved_s >= 0.01:
-        return f"{came}, which saved {seconds(found.saved_s, ms=True, narrow=True)} of prefill"
+        return f"{came}, which saved {seconds(found.saved_s)} of prefill"
     return came
 
 

@@ -58,7 +58,7 @@ class ReadAgain(Struct, frozen=True):
         """One sentence without a full stop."""
         where = f" ({self.detail})" if self.detail else ""
         at = f" at {percent(self.at)} of the prompt" if self.at is not None else ""
-        cost = f", {seconds(self.seconds, ms=True)}" if self.seconds is not None else ""
+        cost = f", {seconds(self.seconds)}" if self.seconds is not None else ""
         return f"{self.tokens} tokens read again{cost}: {self.reason}{where}{at}"
 
 

@@ -12,7 +12,7 @@ from specdash.insight.picture import SlotPhase
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import acted, flag, is_gone, must_see, touched, turns_of, warning
 from specdash.system.stats import median
-from specdash.system.text import UNKNOWN, counted, duration, number, ordinal, percent, plain
+from specdash.system.text import UNKNOWN, counted, duration, number, percent, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -158,8 +158,8 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         warned = session.loop_warnings
         history = f"warned {warned} times" if warned else "never warned: is the loop breaker off?"
         yield Symptom(
-            f"session {session.id} repeats the same tool calls with the same results for the "
-            f"{ordinal(session.loop_repeats)} turn ({history})",
+            f"session {session.id} repeats the same tool calls with the same results for "
+            f"{counted(session.loop_repeats, 'turn')} ({history})",
             (
                 ("cycle", f"{session.loop_period} turns" if session.loop_period > 1 else "every turn the same"),
                 ("turns without anything new", str(session.no_progress)),

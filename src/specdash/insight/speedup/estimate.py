@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from specdash.core.proxy_events import DECODE, speed
 from specdash.insight.request import NO_DRAFTS, DraftTally
-from specdash.system.stats import Z_95, Interval, interval, ratio_of, wilson
+from specdash.system.stats import Z_95, Interval, bootstrap, ratio, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,6 @@ BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
 16 leaves (marksverdhei/llama.cpp#53), when verifying a token costs 0.2."""
 BLOCKS = 24
 """More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
-RESAMPLES = 800
-"""Enough for bounds that are drawn with two decimals, and recomputed with every request."""
-_MICRO = 1e6
 
 
 def draft_costs_of(types: Sequence[SpecType], drafted_per_step: float) -> tuple[float, ...]:
@@ -105,7 +102,7 @@ def compared(pairs: Sequence[Pair], deviation: float) -> Interval:
     count = min(len(pairs), BLOCKS)
     parts = [pairs[at * len(pairs) // count : (at + 1) * len(pairs) // count] for at in range(count)]
     blocks = [(sum(pair.without for pair in part), sum(pair.took for pair in part)) for part in parts]
-    found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
+    found = bootstrap([blocks], ratio)
     # One baseline is behind many requests, so its error does not average out.
     value = max(found.value, 1e-9)
     low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)

@@ -14,7 +14,6 @@ from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.readings import most_recent_resident
 from specdash.llama.server_answers import mapping, natural, router_models, text
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, json_response
-from specdash.system.text import utc_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +184,7 @@ async def handle_models(request: Request) -> Response:
             "type": "model",
             "id": model,
             "display_name": model,
-            "created_at": utc_timestamp(started),
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "object": "model",
             "created": started,
             "owned_by": "llama.cpp",

@@ -23,7 +23,6 @@ from specdash.system.text import (
     rate,
     seconds,
     timestamp,
-    window,
 )
 from specdash.tui.action_table import FooterScreen, bindings, page_bindings
 from specdash.tui.layout import Rect
@@ -258,7 +257,7 @@ def summary_lines(view: View, width: int) -> list[Line]:
     title = (*title, *state_spans(proxy, view.picture.wall))
     figures = proxy.window
     known: list[Line] = [
-        ((f"last {window(view.picture.window_s)}  ", "dim"),),
+        ((f"last {duration(view.picture.window_s, short=True)}  ", "dim"),),
         _pair("requests", number(figures.requests)),
         _pair("errors", percent(figures.error_rate, 1), "bad bold" if figures.errors else "text bold"),
         _pair("ttft", seconds(figures.ttft_p50_s)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from specdash.system.text import about, clean, number
+from specdash.system.text import clean, duration, number
 from specdash.tui.action_table import FooterScreen, bindings
 from specdash.tui.arming import in_background
 from specdash.tui.layout import Rect
@@ -452,7 +452,7 @@ class TunerScreen(FoldingScreen[TunerBoard]):
 
 def _what_a_run_means(plan: RunPlan, stop: str, *, demo: bool) -> tuple[str, ...]:
     """For the users of the service."""
-    waits = f"; clients wait about {about(plan.downtime_s)} in all" if plan.downtime_s is not None else ""
+    waits = f"; clients wait about {duration(plan.downtime_s)} in all" if plan.downtime_s is not None else ""
     starts = f"The engine restarts {number(plan.budget.restarts)} times, and once more at the end"
     return (
         f"{starts}{waits}. Requests that come through the proxy are held meanwhile; others fail.",

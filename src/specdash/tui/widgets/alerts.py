@@ -11,7 +11,7 @@ from specdash.core.records import AlertSeverity, EventKind
 from specdash.insight.charts import CHARTS, Metric
 from specdash.insight.derive import of_alert
 from specdash.insight.rules.catalogue import runbook
-from specdash.system.text import age, clean, clock, counted, duration, moment, number, scale_time, window
+from specdash.system.text import age, clean, clock, counted, duration, moment, number, scale_time
 from specdash.tui.layout import PanelId
 from specdash.tui.plot import APPLIED, CRITICAL, FAILED, RESTARTED, UNDONE, WARNED, MarkStyle, look_of, look_of_event
 from specdash.tui.spans import BLANK, GLYPHS, Line, Span, fit, line_width, spread, wrap
@@ -242,7 +242,7 @@ class AlertDetail(TitledPanel):
             lines[len(lines) // 2] = ((fit(" " * SCALE_WIDTH + text, width), "dim"),)
         spec = CHARTS[metric]
         title: Line = ((f"{spec.title} ", "text"), (spec.unit, "dim"))
-        when = f"{duration(span)} around it " if alert is not None else f"last {window(span)} "
+        when = f"{duration(span)} around it " if alert is not None else f"last {duration(span, short=True)} "
         return [spread(title, ((when, "dim"),), width), *lines, *below]
 
     def move(self, lines: int) -> None:

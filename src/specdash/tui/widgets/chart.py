@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import ReadingStatus, Source
 from specdash.insight.charts import CHARTS, Metric
-from specdash.system.text import compact, number, percent, rate, window
+from specdash.system.text import compact, duration, number, percent, rate
 from specdash.tui import plot
 from specdash.tui import plot as marks
 from specdash.tui.layout import PanelId
@@ -126,7 +126,7 @@ class ChartPanel(Panel):
         """How far back the chart goes, and the highest value in sight."""
         if self.chart.highest is None:
             return ()
-        span, most = f"{window(view.span_s)} ", f" max {self.shown(self.chart.highest)}"
+        span, most = f"{duration(view.span_s, short=True)} ", f" max {self.shown(self.chart.highest)}"
         # Beside a figure that is held and dated there is no room for both.
         return ((span + (most if self.measured(view).status is ReadingStatus.KNOWN else ""), "dim"),)
 

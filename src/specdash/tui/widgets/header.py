@@ -24,7 +24,6 @@ from specdash.system.text import (
     percent,
     rate,
     scale_time,
-    window,
 )
 from specdash.tui.action_table import DEFAULT_KEYS, Action, FooterScreen, KeyTable
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
@@ -487,9 +486,9 @@ def _how(view: View, situation: HeaderSituation) -> list[Span]:
     word = "locked read-only  " if situation.locked else "read-only  "
     return [
         (word, "dim") if situation.armed_left_s is None else ("armed  ", "bad bold"),
-        (window(view.picture.window_s), "text"),
+        (duration(view.picture.window_s, short=True), "text"),
         (" window  ", "dim"),
-        (window(view.interval_s), "text"),
+        (f"{view.interval_s:g}s", "text"),
         (f"  {clock(situation.wall)} ", "dim"),
     ]
 

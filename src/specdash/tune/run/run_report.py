@@ -183,7 +183,7 @@ def _table(boots: Sequence[Boot], gained: Sequence[Gain | None], start: object, 
         beside = "the start" if boot.result.point == start else UNKNOWN
         if gain is not None:
             beside = gain_text(gain.gain, gain.low, gain.high)
-        ttft, p95 = seconds(boot.result.ttft_s, ms=True, narrow=True), number(slowest.get(boot.number), 2, "s")
+        ttft, p95 = seconds(boot.result.ttft_s), number(slowest.get(boot.number), 2, "s")
         speed = significant(boot.speed, 4)
         rows.append(
             (str(boot.number), boot.result.point.name, str(boot.stage), speed, beside, ttft, p95, _remark(boot))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specdash.core.proxy_events import RequestPhase, UpstreamStatus, warning_level
 from specdash.core.readings import ReadingStatus
 from specdash.insight.request import acceptance, prefill_progress
-from specdash.system.text import UNKNOWN, age, clean, compact, context, number, percent, rate, seconds, window
+from specdash.system.text import UNKNOWN, age, clean, compact, context, duration, number, percent, rate, seconds
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import GLYPHS, Line, Span, bar, line_width, session_name
 from specdash.tui.widgets.panel import Panel
@@ -194,7 +194,7 @@ def marks(guardrails: Sequence[str]) -> str:
 
 def guardrail_line(proxy: ProxyPicture, window_s: float, width: int) -> Line:
     """What the guardrails did in the window, the busiest first."""
-    parts: list[Line] = [((f"{'guards ' + window(window_s):<{_LABEL}}", "dim"),)]
+    parts: list[Line] = [((f"{'guards ' + duration(window_s, short=True):<{_LABEL}}", "dim"),)]
     known = [guardrail for guardrail in proxy.guardrails if guardrail.window is not None]
     acted = sorted((count for count in known if count.window), key=lambda count: -(count.window or 0))
     if not acted:

@@ -15,12 +15,12 @@ from specdash.system.text import (
     clock,
     compact,
     context,
+    duration,
     number,
     percent,
     plain,
     rate,
     seconds,
-    window,
 )
 from specdash.tui.spans import GLYPHS, add_up, bar, session_name, sparkline, value_span
 from specdash.tui.widgets.panel import Column, RowsPanel
@@ -281,7 +281,10 @@ class GuardrailsTable(RowsPanel[GuardrailCount]):
         if not known and not proxy.counts_guardrails:
             return ((UNKNOWN, "dim"),)
         total = sum(known)
-        return ((number(total), "warn bold" if total else "text bold"), (f" in {window(view.picture.window_s)}", "dim"))
+        return (
+            (number(total), "warn bold" if total else "text bold"),
+            (f" in {duration(view.picture.window_s, short=True)}", "dim"),
+        )
 
     def rows(self, view: View) -> Sequence[GuardrailCount]:
         """Those that ever acted."""
@@ -320,7 +323,7 @@ class GuardrailsTable(RowsPanel[GuardrailCount]):
 
         return (
             Column("guardrail", 18, lambda g: value_span(guardrail_words(g.guardrail)), rank=0, right=False),
-            Column(f"last {window(view.picture.window_s)}", wide, line, rank=1, right=False),
+            Column(f"last {duration(view.picture.window_s, short=True)}", wide, line, rank=1, right=False),
             Column(
                 "sum", 4, lambda g: _zero(g.window, "warn bold") if g.window is not None else value_span(UNKNOWN), 0
             ),

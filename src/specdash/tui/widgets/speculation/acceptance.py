@@ -10,7 +10,7 @@ from specdash.core.records import Drafting
 from specdash.insight.charts import Metric
 from specdash.insight.picture import Basis
 from specdash.insight.speedup.verdict import verdict
-from specdash.system.text import UNKNOWN, clean, compact, number, percent, rate, times, window
+from specdash.system.text import UNKNOWN, clean, compact, duration, number, percent, rate, times
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import BLANK, Line, Span, bar, column_bar, figure, fit, line_width, sparkline, wrap
 from specdash.tui.widgets.chart import Chart
@@ -168,7 +168,9 @@ class AcceptancePanel(Panel):
         if view.picture.views.drafting.state is Drafting.FAILED:
             return ()
         acceptance = view.picture.backend.speculation.acceptance
-        young: Line = ((f"chart {window(view.span_s)}  ", "dim"),) if view.span_s < view.picture.window_s else ()
+        young: Line = (
+            ((f"chart {duration(view.span_s, short=True)}  ", "dim"),) if view.span_s < view.picture.window_s else ()
+        )
         return (
             *young,
             ("lifetime ", "dim"),

@@ -8,7 +8,7 @@ from specdash.core.records import Drafting
 from specdash.core.speculation import SPEC_TYPES, Rollback, spec_type
 from specdash.insight.picture import BackendState
 from specdash.insight.speedup.verdict import verdict
-from specdash.system.text import MIB, UNKNOWN, age, clean, compact, number, percent, plain, seconds, size, window
+from specdash.system.text import MIB, UNKNOWN, age, clean, compact, duration, number, percent, plain, seconds, size
 from specdash.tui.spans import BLANK, GLYPHS, Line, fit, line_width, wrap
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart, marked_bar, sentences
 from specdash.tui.widgets.speculation.verdict import WITHOUT_SPECULATION, how_to, verdict_role
@@ -222,7 +222,7 @@ def _replays(picture: CheckpointsPicture, window_s: float, width: int) -> Line:
     label: Span = (f"{'replays':<{_NAME}}", "dim")
     if not picture.basis:
         return (label, (UNKNOWN, "dim"), ("  needs LLAMA_TRACE=1", "dim"))
-    when = "since the start" if picture.held else f"in {window(window_s)}"
+    when = "since the start" if picture.held else f"in {duration(window_s, short=True)}"
     line: Line = (
         label,
         (
@@ -294,7 +294,7 @@ class DrafterPanel(TextPart):
         if not drafter.per_position_basis or drafter.acceptance is None:
             return ()
         is_lifetime = drafter.per_position_basis == "lifetime"
-        when = "since the start" if is_lifetime else f"last {window(view.picture.window_s)}"
+        when = "since the start" if is_lifetime else f"last {duration(view.picture.window_s, short=True)}"
         return ((f"all types of the chain, {when}" if drafter.of_chain else when, "dim"),)
 
     def least(self, view: View) -> int:

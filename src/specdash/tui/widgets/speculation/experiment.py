@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from specdash.core.readings import Source
 from specdash.insight.experiments import ExperimentVerdict, MeasureName
-from specdash.system.text import UNKNOWN, ago, clean, gain, rate
+from specdash.system.text import UNKNOWN, clean, duration, gain, rate
 from specdash.tui.spans import GLYPHS, Line, Span, fit, wrap
 from specdash.tui.widgets.panel import TitledPanel
 
@@ -60,7 +60,7 @@ def title(card: ExperimentCard | None) -> str:
     if card is None:
         return "Before/after"
     mark = card.mark
-    parts = [mark.name, clean(mark.text.replace("→", " → "), 60), ago(mark.age_s)]
+    parts = [mark.name, clean(mark.text.replace("→", " → "), 60), f"{duration(mark.age_s)} ago"]
     if mark.record.profile:
         parts.insert(1, clean(mark.record.profile, 30))
     return " · ".join(parts)

@@ -9,8 +9,20 @@ from specdash.insight.picture import PrefixSlot
 from specdash.insight.request import ServedRequest
 from specdash.insight.router import RouterModelPicture
 from specdash.system.stats import share
-from specdash.system.text import MIB, UNKNOWN, age, clean, compact, counted, number, percent, plain, seconds, size
-from specdash.system.text import window as window_words
+from specdash.system.text import (
+    MIB,
+    UNKNOWN,
+    age,
+    clean,
+    compact,
+    counted,
+    duration,
+    number,
+    percent,
+    plain,
+    seconds,
+    size,
+)
 from specdash.tui.spans import GLYPHS, Line, Span, bar, line_width, middle, session_name, value_span
 from specdash.tui.widgets.panel import Column, RowsPanel, TextPart, marked_bar, sentences
 
@@ -103,7 +115,7 @@ def _first_token(picture: PrefixCachePicture, window_s: float, width: int) -> Li
         saved: Line = (
             ("  saved ", "dim"),
             (seconds(picture.saved_s), "good bold"),
-            (f" in {window_words(window_s)}", "dim"),
+            (f" in {duration(window_s, short=True)}", "dim"),
         )
         spans = (*spans, *saved) if line_width(spans) + line_width(saved) <= width else spans
     return spans

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specdash.core.changes import shown_value
 from specdash.core.readings import ReadingStatus
 from specdash.insight.charts import Metric
-from specdash.system.text import UNKNOWN, about, ago, clean, clock, counted, duration, number, percent, rate, window
+from specdash.system.text import UNKNOWN, clean, clock, counted, duration, number, percent, rate
 from specdash.system.text import gain as gain_text
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import BLANK, GLYPHS, Line, Span, bar, fit, line_width, spread, wrap
@@ -164,8 +164,8 @@ def _aside(model: TunerModel, wall: float) -> str:
         remaining = "time left unknown" if left is None else f"{duration(left, short=True)} left"
         return f"{remaining} · since {clock(run.head.at, seconds=False)}"
     if run.end is None:
-        return f"begun {ago(wall - run.head.at)}"
-    return ago(wall - run.end.at)
+        return f"begun {duration(wall - run.head.at)} ago"
+    return f"{duration(wall - run.end.at)} ago"
 
 
 def _going_on(run: TuneRun, view: View, width: int) -> list[Line]:
@@ -277,7 +277,7 @@ class PlanPanel(TextPart):
         """Where there is room, what a run would raise: decode now."""
         if room < _LEAST_SPEED:
             return []
-        title: Line = ((" Decode now", "text"), (f"  tok/s, last {window(view.span_s)}", "dim"))
+        title: Line = ((" Decode now", "text"), (f"  tok/s, last {duration(view.span_s, short=True)}", "dim"))
         return [BLANK, title, *self.chart.lines(view, width, min(room - 2, _MOST_SPEED))]
 
     @property
@@ -339,7 +339,7 @@ def _time_words(plan: RunPlan) -> str:
     if plan.downtime_s is None:
         return "for how long clients wait is not known"
     each = plan.downtime_s / max(plan.budget.restarts + 1, 1)
-    return f"clients wait about {about(plan.downtime_s)} in all, {about(each)} at a time"
+    return f"clients wait about {duration(plan.downtime_s)} in all, {duration(each)} at a time"
 
 
 def _workload_words(plan: RunPlan) -> str:
