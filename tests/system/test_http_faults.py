@@ -6,6 +6,7 @@ Pollers (`llama.client`), commands that wait (`system.http.ask`) and benches (`l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +97,8 @@ def limit_of(kind: FailureKind) -> float:
 
 
 async def asked(url: str, limit_s: float, connect_s: float = 10.0) -> http.HttpReply | Failure:
-    client = http.Http(url, connect_s=connect_s)
-    try:
+    async with contextlib.aclosing(http.Http(url, connect_s=connect_s)) as client:
         return await question(client, "/x", limit_s)
-    finally:
-        await client.aclose()
 
 
 @pytest.mark.parametrize("name", FAULTS)
