@@ -23,7 +23,7 @@ from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import user_profiles_dir
 from specdash.history.store import Store
-from specdash.system.sockets import short_path
+from specdash.system.files import short_path
 from support.asking import ask, healthy
 from support.systemd_user import running_user_manager
 from support.waiting import until

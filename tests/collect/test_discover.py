@@ -285,10 +285,3 @@ class TestProxies:
         recorded_proxy(env, "2", url="http://127.0.0.1:4001")
         found = with_proxy(found, env)
         assert (found.proxy_url, found.proxy_log) == ("http://127.0.0.1:4001", "/mine.log")
-
-
-def test_discovery_is_light_enough_for_every_command() -> None:
-    heavy = {"httpx", "asyncio", "pydantic"}
-    code = f"import sys; import specdash.collect.discover; print(sorted({heavy} & set(sys.modules)))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert output.strip() == "[]"

@@ -230,12 +230,6 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "server.log")
 
 
-def test_the_first_batch_holds_all_that_the_file_had(log: Log) -> None:
-    log.write(b"".join(LAUNCH % (number % 1000, number) for number in range(5000)))
-    assert [batch.lines for batch in log.batches] == [5000]
-    assert log.tasks() == list(range(5000))
-
-
 def test_an_empty_log_is_known_to_be_empty_and_nothing_new_is_not_published(log: Log) -> None:
     log.path.touch()
     for _ in range(4):

@@ -102,16 +102,6 @@ def test_a_missing_file_is_a_reason_once_and_its_events_come_in_their_order(read
     assert {reading.source for reading in read.readings} == {Source.PROXY_EVENTS}
 
 
-def test_a_rotated_file_is_followed_into_the_new_one(read: Events) -> None:
-    assert read.file is not None
-    read.add(lines(REQUEST))
-    with read.file.open("ab") as stream:
-        stream.write(lines(LOOP)[:-1])
-    read.file.rename(read.file.with_suffix(".1"))
-    read.add(lines(REQUEST)).add(b"").add(b"").add(b"")
-    assert read.events == [REQUEST, LOOP, REQUEST]
-
-
 def test_of_a_large_file_only_the_last_mebibyte_is_read(read: Events) -> None:
     chunk = lines(REQUEST)
     read.add(chunk * (3 * proxy_log.BACKFILL_BYTES // len(chunk)))

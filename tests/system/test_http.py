@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
-import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,12 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.system import http
-from support.certificates import make_certificate
 from support.fault_server import FaultServer, hangs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 
 STREAM = b'data: {"a":1}\r\n\r\nevent: x\ndata:{"b":2}\n\n: a comment\nerror: {"c":3}\n\ndata: [DONE]\n\n'
@@ -76,19 +72,6 @@ def test_a_question_is_put_below_the_prefix_and_answered_whole() -> None:
     assert http.status_of(url, "/", 5.0) is None
 
 
-def test_a_certificate_is_checked_unless_the_service_is_known_by_its_pid(tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path, "server")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server = HTTPServer(("127.0.0.1", 0), _Echo)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    with running(server):
-        url = f"https://127.0.0.1:{server.server_port}"
-        with pytest.raises(http.NoConnectionError, match="TLS: self-signed certificate"):
-            http.ask(url, "/")
-        assert http.ask(url, "/", verified=False).status == 201
-
-
 def test_whoever_waits_is_let_go_from_another_thread_and_nobody_asks_after_that() -> None:
     cancel = threading.Event()
     with FaultServer({"/x": hangs()}) as server:
@@ -125,13 +108,3 @@ def test_events_are_the_same_wherever_they_are_cut(cuts: list[int]) -> None:
 async def test_a_line_without_end_is_cut_off() -> None:
     with pytest.raises(http.HttpError, match="cut off"):
         await events_of(b"data: ", *([b"x" * 100] * 100), longest=1000)
-
-
-@pytest.mark.parametrize("url", ["http://gpu.sockeye.lan:8080", "http://127.0.0.1:1/a.sock/b"])
-def test_a_name_with_sock_in_it_is_a_host(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolve(host: str, *_: object, **__: object) -> list[object]:
-        raise socket.gaierror(socket.EAI_NONAME, f"asked for {host}")
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(http.NoConnectionError, match=r"asked for .*gpu\.sockeye\.lan|nothing listens"):
-        http.ask(url, "/health")

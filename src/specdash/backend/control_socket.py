@@ -32,8 +32,7 @@ from specdash.core.errors import ConflictError, ExitCode, InputError, NotWritten
 from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.core.structs import json_of
-from specdash.system.files import file_digest
-from specdash.system.sockets import short_path
+from specdash.system.files import file_digest, short_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

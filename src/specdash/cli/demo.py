@@ -201,7 +201,7 @@ def start_proxy(keeper: Keeper, directory: Path, target: Target) -> Target:
     from importlib.util import find_spec
 
     from specdash.core.changes import Role
-    from specdash.system.sockets import open_listening
+    from specdash.system.processes import open_listening
 
     if any(find_spec(name) is None for name in _PROXY_PACKAGES):
         return target

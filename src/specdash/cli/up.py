@@ -16,7 +16,7 @@ from specdash.control.services import setup, units
 from specdash.control.services.clients import client_view
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError
-from specdash.system.sockets import open_listening
+from specdash.system.processes import open_listening
 
 if TYPE_CHECKING:
     import argparse

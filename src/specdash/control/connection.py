@@ -15,7 +15,7 @@ from specdash.core.changes import ApplyProgress
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError
 from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
-from specdash.system.sockets import short_path
+from specdash.system.files import short_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

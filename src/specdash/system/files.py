@@ -210,3 +210,14 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """The path of a Unix socket by its open directory: `sun_path` has room for 107 bytes (unix(7)), homes may have
+    more. Raises `OSError` where the directory cannot be opened."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

@@ -33,8 +33,6 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_STREAMED = 256 * 1024 * 1024
 KEEPALIVE_S = 4.5
 """llama-server closes idle connections after five seconds; ours go first."""
-CANCEL_S = 0.1
-"""Seconds between two looks whether a question was cancelled."""
 REFUSED, UNREACHABLE, TIMEOUT = "connection refused", "cannot be reached", "no answer in time"
 RESET, GARBAGE, TOO_LARGE = "connection broken", "not understood", "too large"
 ERROR, CANCELLED = "error", "cancelled"
@@ -266,7 +264,7 @@ def ask(
             while cancel is not None and not asking.done():
                 if cancel.is_set():
                     asking.cancel()
-                await asyncio.wait({asking}, timeout=CANCEL_S)
+                await asyncio.wait({asking}, timeout=0.1)
             return await asking
 
     try:

@@ -1,4 +1,5 @@
-"""Whether a process lives, since when, what it started and where it listens: judged here and nowhere else.
+"""Whether a process lives, since when, what it started and where it listens: judged here and nowhere else. And how
+this one listens.
 
 A zombie has ended: it serves no client, and all it held is free. A pid alone names no process, as it is used again:
 record its start beside it.
@@ -7,13 +8,12 @@ record its start beside it.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _SAME_START_S = 2.0
 """Start times of one process as read by two programs differ by rounding: the boot time is known to a second."""
@@ -57,16 +57,6 @@ def family(pid: int) -> list[psutil.Process]:
     return []
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory that the processes hold and no file backs, in bytes."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(*_UNKNOWN):
-            memory = psutil.Process(pid).memory_info()
-            total += memory.rss - memory.shared
-    return total
-
-
 def name_of(pid: int) -> str | None:
     """The name of a process; None when there is none."""
     with contextlib.suppress(*_UNKNOWN):
@@ -99,3 +89,24 @@ def listener_owners(port: int) -> set[int] | None:
             if len(words) > 7 and words[3] == "0A" and words[1].rpartition(":")[2] == f"{port:04X}":
                 owners.add(int(words[7]))
     return owners
+
+
+def open_listening(host: str, port: int) -> list[socket.socket]:
+    """A listening socket on every address of `host`. Raises `socket.gaierror` for a name that is none, and the OSError
+    of the address that cannot be had."""
+    rows = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found: list[socket.socket] = []
+    failed = OSError(errno.EADDRNOTAVAIL, "it has no address")
+    for family, place in dict.fromkeys((row[0], row[4]) for row in rows):
+        try:
+            found.append(socket.create_server(place, family=family, backlog=1024))
+        except OSError as error:
+            failed = OSError(error.errno, os.strerror(error.errno or 0))
+            if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                break
+    else:
+        if found:
+            return found
+    for opened in found:
+        opened.close()
+    raise failed

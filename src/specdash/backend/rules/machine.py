@@ -14,7 +14,7 @@ from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, estimate, fit_context, headroom_of, together
-from specdash.system.processes import name_of, resident_bytes
+from specdash.system.processes import name_of
 from specdash.system.text import MIB, percent, size
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def free_on(gpus: Iterable[UsedGpu], own: frozenset[int]) -> tuple[int | None, b
 
 def free_in_main(plan: Plan) -> int:
     """Bytes of main memory that are free, or will be when this service stops."""
-    return int(psutil.virtual_memory().available) + resident_bytes(plan.own)
+    used = [one.info["memory_info"] for one in psutil.process_iter(["memory_info"]) if one.pid in plan.own]
+    return int(psutil.virtual_memory().available + sum(one.rss - one.shared for one in used if one is not None))
 
 
 def fitting_context(plan: Plan) -> int:

@@ -17,7 +17,7 @@ from specdash.core.envfile import quote
 from specdash.core.errors import NotWrittenError, ServiceError
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.system import files
-from specdash.system.sockets import short_path
+from specdash.system.files import short_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
-from specdash.system.sockets import open_listening
+from specdash.system.processes import open_listening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,8 +28,7 @@ from specdash.proxy.settings import load, reread
 from specdash.proxy.telemetry import events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
-from specdash.system.processes import is_alive, own_start
-from specdash.system.sockets import open_listening
+from specdash.system.processes import is_alive, open_listening, own_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping, Sequence
