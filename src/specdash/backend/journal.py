@@ -265,13 +265,17 @@ def apply_lock(what: str, env: Mapping[str, str] = os.environ) -> Iterator[None]
 
 def read_records(path: Path) -> tuple[ApplyRecord, ...]:
     """All finished applies, oldest first; lines that are none are passed over. Raises `InputError`."""
+    return tuple(record for line in read_lines(path) if (record := ApplyRecord.from_json(line)))
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """The lines of a file of records, none where there is no such file. Raises `InputError`."""
     try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return ()
+        return path.read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; the list of applies cannot be read") from None
-    return tuple(record for line in lines if (record := ApplyRecord.from_json(line)))
+        raise InputError(f"{path}: {error.strerror or error}; it cannot be read") from None
 
 
 def next_number(records: tuple[ApplyRecord, ...]) -> int:

@@ -13,7 +13,7 @@ from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.structs import json_of
-from specdash.system.text import UNKNOWN, about, counted, number, percent, table, timestamp
+from specdash.system.text import UNKNOWN, counted, number, percent, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
@@ -119,8 +119,7 @@ def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namesp
     def show(step: BaselineStep) -> None:
         head = f"  {step.number}/{step.cells}  {step.cell.words:<32}"
         if step.baseline is None:
-            left = f"  {about(step.left_s)} left" if step.left_s is not None else ""
-            running.show(f"{head} {percent(step.share):>5}{left}")
+            running.show(f"{head} {percent(step.share):>5}")
             return
         running.end()
         low, high = number(step.baseline.low, 1), number(step.baseline.high, 1)
