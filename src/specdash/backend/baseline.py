@@ -85,17 +85,6 @@ class BaselineEffort(Struct, frozen=True):
     others have in it shall stay."""
 
 
-class BaselineStep(Struct, frozen=True):
-    """One report: the cell that is being measured, and the share of the work that is done."""
-
-    cell: BaselineCell
-    number: int
-    cells: int
-    share: float
-    baseline: Baseline | None = None
-    """Set once the cell is measured."""
-
-
 class BaselineReport(Struct):
     """What became of a run."""
 
@@ -274,9 +263,9 @@ def measure(
     server: MeasuredServer,
     effort: BaselineEffort,
     keep: Callable[[Baseline], None],
-    on_step: Callable[[BaselineStep], None] = lambda _: None,
+    on_cell: Callable[[str], None] = lambda _: None,
 ) -> BaselineReport:
-    """Measure every cell, and `keep` each as soon as it is measured.
+    """Measure every cell, and `keep` each as soon as it is measured; `on_cell` gets its number and its words before.
 
     A server that does not speculate is measured by answers of `effort.tokens`; one that does by completions of two
     tokens. `effort.rounds` bounds the completions in a cell. Raises `InputError` where nothing can be
@@ -294,7 +283,7 @@ def measure(
     least = LEAST_ROUNDS if server.speculates else LEAST_VALUES
     end = time.monotonic() + effort.limit_s
     for number, cell in enumerate(cells):
-        on_step(BaselineStep(cell, number + 1, len(cells), number / len(cells)))
+        on_cell(f"{number + 1}/{len(cells)}  {cell.words}")
         slots = server.slots[: cell.concurrency]
         if not server.read(slots, cell.context, end, effort.idle_s):
             report.left_out.append(f"{cell.words}: no time is left of {effort.limit_s:.0f} s")
@@ -304,7 +293,6 @@ def measure(
         for done in range(effort.rounds):
             if done >= least and time.monotonic() > deadline:
                 break
-            on_step(BaselineStep(cell, number + 1, len(cells), (number + done / effort.rounds) / len(cells)))
             answers = server.ask(slots, effort.tokens, effort.idle_s)
             if answers is None or any(timings.get("draft_n") for timings in answers):
                 continue
@@ -325,7 +313,6 @@ def measure(
             baseline = server.baseline(cell, rate, len(plain), effort.tokens)
             keep(baseline)
             report.measured.append(baseline)
-            on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), baseline))
     report.generated = server.generated
     return report
 

@@ -61,7 +61,7 @@ class EngineRun:
     def __init__(self, plan: LaunchPlan, on_output: Callable[[bytes], None]) -> None:
         """Start it, from the main thread, as the kernel ends it with that. Raises `SpecdashError`."""
         self.plan = plan
-        self.child = Child.start(plan.argv, plan.environment())
+        self.child = Child(plan.argv, plan.environment())
         self.pid = self.child.pid
         self.began = time.monotonic()
         self.tail = Tail()

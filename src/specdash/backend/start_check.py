@@ -304,25 +304,21 @@ class StartWatch:
         """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
         self._settings, self._lines, self._publish = settings, lines, publish
         self._probe, self._engine = probe, engine
-        self._cancel = Cancel()
-        self._stopped = threading.Event()
+        self.cancel = Cancel()
+        """Ends it, at once and with its connection: a server that is to end waits for its clients."""
         threading.Thread(target=self._work, name="start-check", daemon=True).start()
 
-    def cancel(self) -> None:
-        """End it, at once and with its connection: a server that is to end waits for its clients."""
-        self._stopped.set()
-        self._cancel()
-
     def _work(self) -> None:
-        settings, publish, answers = self._settings, self._publish, False
-        while (seen := health(settings.url, self._cancel)) is None or seen.status is not HealthStatus.OK:
+        settings, publish, cancel, answers = self._settings, self._publish, self.cancel, False
+        while (seen := health(settings.url, cancel)) is None or seen.status is not HealthStatus.OK:
             if seen is not None and not answers:
                 answers = True
                 publish(StartCheck(Drafting.UNKNOWN, time.time(), because="it is being looked at", pending=True))
-            if self._stopped.wait(_POLL_S):
+            time.sleep(_POLL_S)
+            if cancel.cancelled:
                 return
-        found = check_start(settings, self._lines, probe=self._probe, cancel=self._cancel, publish=publish)
-        if self._stopped.is_set():
+        found = check_start(settings, self._lines, probe=self._probe, cancel=cancel, publish=publish)
+        if cancel.cancelled:
             return
         found = self._counted(found, found.probe_tokens) if found.probe_tokens else found
         publish(found)
@@ -334,22 +330,21 @@ class StartWatch:
         generated = found.probe_tokens
         # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
-            report = measure_unasked(settings.url, server_key(settings), self._engine, cancel=self._cancel, tasks=tasks)
+            report = measure_unasked(settings.url, server_key(settings), self._engine, cancel=cancel, tasks=tasks)
             generated += report.generated
-        if tasks and not self._stopped.is_set():
+        if tasks and not cancel.cancelled:
             found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(tasks)))
             publish(self._counted(found, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
         moment after its answer."""
-        client = client_of(self._settings, self._cancel)
+        client = client_of(self._settings, self.cancel)
         for _ in range(_COUNT_LOOKS):
             counters = _counters(client)
             if counters is not None and counters.predicted_tokens == generated:
                 totals = {name: getattr(counters, name) for name in _TOTALS}
                 known = tuple((name, float(value)) for name, value in totals.items() if value is not None)
                 return replace(check, probe_totals=known, probe_positions=counters.accepted_per_position or ())
-            if self._stopped.wait(_COUNT_S):
-                break
+            time.sleep(_COUNT_S)
         return check
