@@ -127,12 +127,7 @@ DFLASH = {"LLAMA_SPEC_TYPE": "draft-dflash", "LLAMA_DRAFT_MODEL": "d.gguf"}
         (BUILD, {"LLAMA_EXTRA_ARGS": "--spec-defaults"}, "error", "no --spec-defaults; remove it, or use a newer"),
         (WITHOUT_PATH, {"LLAMA_EXTRA_ARGS": "--path /srv"}, "error", "llama-server less removed --path; use --root"),
         (WHEEL, {"LLAMA_EXTRA_ARGS": "--grp-attn-n 4"}, "error", "no parameter for '--grp-attn-n'; remove it, or set"),
-        (
-            WHEEL,
-            {"LLAMA_DEVICE": "CUDA1"},
-            "error",
-            "no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first",
-        ),
+        (WHEEL, {"LLAMA_DEVICE": "CUDA1"}, "error", "no such parameter; remove it, or set LLAMA_BIN"),
         (
             LESS,
             {"LLAMA_ARG_CACHE_RAM": "100"},

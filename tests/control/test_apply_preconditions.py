@@ -73,14 +73,6 @@ def test_a_profile_that_only_spells_a_value_otherwise_changes_nothing(setting: S
     assert plan_apply(Deployment(setting.service), wanted, env=setting.env).edits
 
 
-def test_a_comment_that_is_no_utf_8_stays_byte_for_byte(setting: Setting) -> None:
-    before = b"# caf\xe9\n" + setting.service.env_file.read_bytes()
-    setting.service.env_file.write_bytes(before)
-    wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_MIN": "1"}}
-    (edit,) = plan_apply(Deployment(setting.service), wanted, env=setting.env).edits
-    assert edit.new.startswith(b"# caf\xe9\n")
-
-
 def test_a_rollback_goes_to_before_the_last_apply_or_to_before_the_one_that_is_named(setting: Setting) -> None:
     versions = []
     for number in (1, 2):
