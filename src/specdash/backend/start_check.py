@@ -304,21 +304,25 @@ class StartWatch:
         """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
         self._settings, self._lines, self._publish = settings, lines, publish
         self._probe, self._engine = probe, engine
-        self.cancel = Cancel()
-        """Ends it, at once and with its connection: a server that is to end waits for its clients."""
+        self._cancel = Cancel()
+        self._stopped = threading.Event()
         threading.Thread(target=self._work, name="start-check", daemon=True).start()
 
+    def cancel(self) -> None:
+        """End it, at once and with its connection: a server that is to end waits for its clients."""
+        self._stopped.set()
+        self._cancel()
+
     def _work(self) -> None:
-        settings, publish, cancel, answers = self._settings, self._publish, self.cancel, False
+        settings, publish, cancel, answers = self._settings, self._publish, self._cancel, False
         while (seen := health(settings.url, cancel)) is None or seen.status is not HealthStatus.OK:
             if seen is not None and not answers:
                 answers = True
                 publish(StartCheck(Drafting.UNKNOWN, time.time(), because="it is being looked at", pending=True))
-            time.sleep(_POLL_S)
-            if cancel.cancelled:
+            if self._stopped.wait(_POLL_S):
                 return
         found = check_start(settings, self._lines, probe=self._probe, cancel=cancel, publish=publish)
-        if cancel.cancelled:
+        if self._stopped.is_set():
             return
         found = self._counted(found, found.probe_tokens) if found.probe_tokens else found
         publish(found)
@@ -332,19 +336,21 @@ class StartWatch:
         with contextlib.suppress(SpecdashError, OSError):
             report = measure_unasked(settings.url, server_key(settings), self._engine, cancel=cancel, tasks=tasks)
             generated += report.generated
-        if tasks and not cancel.cancelled:
+        # The measurement has used `cancel` up: it ends its own connections by it.
+        if tasks and not self._stopped.is_set():
             found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(tasks)))
             publish(self._counted(found, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
         moment after its answer."""
-        client = client_of(self._settings, self.cancel)
+        client = client_of(self._settings, self._cancel)
         for _ in range(_COUNT_LOOKS):
             counters = _counters(client)
             if counters is not None and counters.predicted_tokens == generated:
                 totals = {name: getattr(counters, name) for name in _TOTALS}
                 known = tuple((name, float(value)) for name, value in totals.items() if value is not None)
                 return replace(check, probe_totals=known, probe_positions=counters.accepted_per_position or ())
-            time.sleep(_COUNT_S)
+            if self._stopped.wait(_COUNT_S):
+                break
         return check
