@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
-from specdash.backend.journal import Journal, NoteFile, read_records
+from specdash.backend.journal import Journal, read_note, read_records
 from specdash.backend.launch import free_port
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
@@ -39,7 +39,7 @@ def test_a_record_of_0_1_opens(tmp_path: Path) -> None:
 
 
 def test_the_journal_of_a_killed_apply_holds_both_versions_of_the_env_file() -> None:
-    journal = NoteFile(LEFT / "state/apply.journal", Journal, "journal").read()
+    journal = read_note(LEFT / "state/apply.journal", Journal, "journal")
     assert journal is not None
     edit = journal.edit(Role.BACKEND)
     assert edit is not None

@@ -53,10 +53,8 @@ import sys
 from pathlib import Path
 from specdash.backend import demo
 demo.WIDE_ROWS = int(sys.argv[2])
-target, trouble = demo.widened_target(Path(sys.argv[1]))
-print(trouble or target)
+print(demo.widened_target(Path(sys.argv[1])))
 print(demo.bundled_model(demo.DRAFT_MODEL))
-sys.exit(bool(trouble))
 """
 
 

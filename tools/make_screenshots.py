@@ -120,7 +120,7 @@ def main() -> int:
 def demo_pictures(wanted: frozenset[str], out: Path, warm_up: float) -> bool:
     """Those of the demo; False when the apply that is to be seen in them failed."""
     with private_directory() as directory, Keeper() as keeper:
-        model, _ = widened_target(directory)
+        model = widened_target(directory)
         target = start_proxy(keeper, directory, start_backend(keeper, directory, (DRAFT_TYPE,), "auto", model))
         start_baseline(keeper, directory)
         state = TargetState(target)

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from specdash.backend import auto
-from specdash.backend.auto import choose, read_settings
+from specdash.backend.auto import choose
 from specdash.llama.gguf import GgufFacts, Tensor, read_facts
 from support import tiny_models
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from specdash.backend.settings import BackendSettings
-
-MODEL = {"LLAMA_MODEL": "m.gguf"}
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +55,3 @@ def test_a_draft_made_for_the_models_layers_names_its_type(tmp_path: Path) -> No
     dspark = read_facts(tiny_models.drafts.write_dspark(tmp_path / "s.gguf"))
     found = [choose(target, gguf_facts, on_gpu=True) for gguf_facts in (eagle, dflash, dspark)]
     assert [choice.types for choice in found] == [("draft-eagle3",), ("draft-dflash",), ("draft-dspark",)], found
-
-
-def read(env: dict[str, str], facts: dict[str, GgufFacts], *, on_gpu: bool = False) -> BackendSettings:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "look", facts.get)
-        return read_settings({**MODEL, **env}, lambda _: on_gpu)
-
-
-def test_what_was_chosen_is_in_the_settings_with_the_reason(target: GgufFacts) -> None:
-    found = read(
-        {"LLAMA_SPEC_TYPE": "auto", "LLAMA_DRAFT_MAX": "12"},
-        {"m.gguf": sized(target, 3_000_000_000, heads=2)},
-    )
-    assert (found.spec_types, found.spec_source) == (("ngram-mod", "draft-mtp"), "LLAMA_SPEC_TYPE")
-    assert found.value("spec-draft-n-max") == found.value("spec-ngram-mod-n-max") == 12
-    assert found.choice is not None
-    assert found.choice.chain == "ngram-mod,draft-mtp"
-    assert "2 prediction (nextn) layers and 3B parameters, on the CPU" in found.choice.because

@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +20,6 @@ from specdash.core.speculation import SPEC_TYPES
 from support.engines import llama_server_binary
 from support.help_engine import OLD, TODAY, help_engine, help_text
 from support.waiting import until
-
-if TYPE_CHECKING:
-    pass
 
 TYPES = {spec_kind.name for spec_kind in SPEC_TYPES}
 

@@ -294,9 +294,3 @@ def test_a_save_that_is_cut_short_leaves_whole_versions_only(
     assert kept in ([OLD], [OLD, NEW])
     assert not [name for name in names(first.path.parent) if name.startswith(".")]
     assert backups.read(Role.BACKEND, backups.save(Role.BACKEND, second).number) == NEW
-
-
-def test_a_failed_save_says_why_and_where(backups: Backups, env_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, "write", 0, NO_SPACE)
-    with pytest.raises(NotWrittenError, match=rf"no backup of {env_file} could be kept in .*backend: no space left"):
-        backups.save(Role.BACKEND, read_env(env_file))

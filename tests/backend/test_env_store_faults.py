@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.env_store import Backups, check_writable, read_env, replace_env
-from specdash.core.changes import Role
+from specdash.backend.env_store import check_writable, read_env, replace_env
 from specdash.core.errors import NotWrittenError
 
 if TYPE_CHECKING:
@@ -179,9 +178,3 @@ def test_a_file_of_ones_own_is_written_and_keeps_its_owner(act: Any, open_direct
     with as_nobody():
         act(read_env(file))
     assert file.stat().st_uid == NOBODY
-
-
-def test_backups_need_no_right_to_write_the_env_file(tmp_path: Path) -> None:
-    file = env_file(tmp_path)
-    file.chmod(0o400)
-    assert Backups(tmp_path / "backups").save(Role.PROXY, read_env(file)).number == 1

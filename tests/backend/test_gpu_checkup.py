@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.engines import Device, check_engine, judge
+from specdash.backend import engines
+from specdash.backend.engines import Device, check_engine
 from specdash.collect.gpu import Absence, Driver, DriverGpu
 from specdash.core.errors import EngineMissingError
 
@@ -32,11 +33,14 @@ LISTED = (Device("CUDA0", "NVIDIA H200", 1, 1),)
     ],
 )
 def test_the_verdict_says_why(
-    cpu: bool, devices: tuple[Device, ...] | None, driver: Driver, env: dict[str, str], usable: bool, shown: str
-) -> None:
-    found = judge(devices, driver, env, cpu=cpu)
-    assert found[0] is usable
-    assert shown in found[1]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cpu: bool, devices: tuple[Device, ...] | None, driver: Driver,
+    env: dict[str, str], usable: bool, shown: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(engines, "list_devices", lambda *_: devices)
+    monkeypatch.setattr(engines, "for_cpu", lambda _: cpu)
+    found = check_engine(driver, {**env, "XDG_CONFIG_HOME": str(tmp_path), "PATH": ""})
+    assert found.usable is usable
+    assert shown in found.verdict
 
 
 def test_the_engine_of_the_env_file_is_the_one_and_one_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from specdash.backend.journal import Edit, HeldProxy, Journal, NoteFile, describe
+from specdash.backend.journal import Edit, HeldProxy, Journal, describe, read_note, remove_note, write_note
 from specdash.core.changes import ApplyKind, ApplyStep, Change, Role, differences
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.records import read
@@ -41,19 +41,23 @@ def test_a_journal_is_read_back_as_it_was_written_whatever_the_files_hold(
     assert read(Journal, json.loads(made.to_json())) == made
 
 
+def noted(path: Path) -> Journal | None:
+    return read_note(path, Journal, "journal")
+
+
 def test_it_is_kept_whole_private_and_without_leftovers(tmp_path: Path) -> None:
-    file = NoteFile(tmp_path / "state" / "apply.journal", Journal, "journal")
-    assert file.read() is None
-    file.write(a_journal())
-    file.write(replace(a_journal(), step=ApplyStep.HEALTH))
-    assert file.path.stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in file.path.parent.iterdir()] == ["apply.journal"]
-    found = file.read()
+    path = tmp_path / "state" / "apply.journal"
+    assert noted(path) is None
+    write_note(path, a_journal())
+    write_note(path, replace(a_journal(), step=ApplyStep.HEALTH))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in path.parent.iterdir()] == ["apply.journal"]
+    found = noted(path)
     assert found is not None
     assert found.step is ApplyStep.HEALTH
-    file.remove()
-    file.remove()
-    assert list(file.path.parent.iterdir()) == []
+    remove_note(path)
+    remove_note(path)
+    assert list(path.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", '{"number": 1}', "\x00", a_journal().to_json()[:-9]], ids=range(6))
@@ -61,20 +65,19 @@ def test_a_file_that_is_no_whole_journal_is_named_with_what_to_do(tmp_path: Path
     path = tmp_path / "apply.journal"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"apply\.journal is not a journal .* move it away"):
-        NoteFile(path, Journal, "journal").read()
+        noted(path)
 
 
 def test_the_last_version_stays_when_the_next_cannot_be_written(tmp_path: Path) -> None:
-    file = NoteFile(tmp_path / "apply.journal", Journal, "journal")
-    file.write(a_journal())
+    write_note(tmp_path / "apply.journal", a_journal())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
         with pytest.raises(NotWrittenError, match="no space left"):
-            file.write(replace(a_journal(), step=ApplyStep.HEALTH))
+            write_note(tmp_path / "apply.journal", replace(a_journal(), step=ApplyStep.HEALTH))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert file.read() == a_journal()
+    assert noted(tmp_path / "apply.journal") == a_journal()
     assert [path.name for path in tmp_path.iterdir()] == ["apply.journal"]
 
 

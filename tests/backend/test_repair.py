@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.backend import journal
-from specdash.backend.journal import Edit, Journal, append_record, apply_lock, journal_file, read_records
+from specdash.backend.journal import Edit, Journal, append_record, apply_lock, read_records, write_note
 from specdash.backend.trial import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import NotWrittenError
@@ -43,7 +43,7 @@ class Home:
         return replace(made, **changes)
 
     def leave(self, **changes: object) -> None:
-        journal_file(self.env).write(self.journal(**changes))
+        write_note(apply_journal_file(self.env), self.journal(**changes))
 
     def repair(self) -> str:
         return "\n".join(repair(str(self.file), self.env)[0])

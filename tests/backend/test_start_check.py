@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from specdash.backend.settings import BackendSettings, ParameterValue
 from specdash.backend.start_check import (
     FirstCompletion,
-    ServerPromise,
     StartWatch,
     check_start,
     judge,
@@ -26,8 +26,8 @@ MISMATCH = "0.00.030.070 E spec common_specu: the target and draft vocabs are no
 HIDDEN = "/slots answers HTTP 501"
 
 
-def promised(url: str = "http://x", types: tuple[str, ...] = ("draft-simple",), **more: Any) -> ServerPromise:
-    return ServerPromise(url, speculates=bool(types), types=types, **more)
+def asked(port: int = 1, types: tuple[str, ...] = ("draft-simple",), **more: Any) -> BackendSettings:
+    return BackendSettings(parameters={"port": ParameterValue(value=port, source="test")}, spec_types=types, **more)
 
 
 def slots(*told: bool, busy: int = 0) -> Any:
@@ -45,8 +45,8 @@ def completion(drafted: int, accepted: int, tokens: int = 16) -> Any:
     return says(200, json.dumps(answer))
 
 
-def checked(server: FaultServer, promise: ServerPromise | None = None, **more: Any) -> StartCheck:
-    return check_start(promise or promised(server.url), list, **more)
+def checked(server: FaultServer, settings: BackendSettings | None = None, **more: Any) -> StartCheck:
+    return check_start(settings or asked(server.port), list, **more)
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def checked(server: FaultServer, promise: ServerPromise | None = None, **more: A
 def test_slots_and_drafts_give_the_verdict(
     slots: tuple[int | None, int | None], probed: FirstCompletion | None, wanted: Drafting
 ) -> None:
-    found = judge(promised(), slots, HIDDEN if slots[1] is None else "", None, probed)
+    found = judge(asked(), slots, HIDDEN if slots[1] is None else "", None, probed)
     assert found.drafting is wanted
     assert found.because
     assert bool(found.fix) is (wanted is Drafting.FAILED)
 
 
 def test_the_line_says_the_figures_or_the_cause_and_what_to_do() -> None:
-    assert line(judge(promised(), (1, 1), "", None, FirstCompletion(16, 8, 5))) == (
+    assert line(judge(asked(), (1, 1), "", None, FirstCompletion(16, 8, 5))) == (
         "speculating: draft-simple, 5 of 8 drafted tokens accepted"
     )
-    failed = judge(promised(), (1, 0), "", explain([MISMATCH], None))
+    failed = judge(asked(), (1, 0), "", explain([MISMATCH], None))
     assert failed.cause == "vocab_mismatch"
     assert line(failed) == f"running without speculation because {failed.because}; {failed.fix}"
-    repeats = judge(promised(types=("ngram-mod",)), (1, 1), "", None, FirstCompletion(32))
+    repeats = judge(asked(types=("ngram-mod",)), (1, 1), "", None, FirstCompletion(32))
     assert "n-gram types draft only where text repeats" in line(repeats)
 
 
@@ -95,27 +95,27 @@ def test_a_probe_that_was_answered_says_what_was_drafted_and_under_which_tasks()
 
 def test_n_gram_types_get_their_own_answer_to_repeat() -> None:
     with FaultServer({"/slots": slots(True), "/completion": completion(0, 0)}) as server:
-        found = checked(server, promised(server.url, ("ngram-mod",)))
+        found = checked(server, asked(server.port, ("ngram-mod",)))
         assert (found.drafting, found.probe_tokens) == (Drafting.READY, 32)
         assert server.count("/completion") == 2
 
 
 @pytest.mark.parametrize(
-    ("promise", "routes", "reason"),
+    ("more", "routes", "reason"),
     [
         ({"types": ()}, {"/slots": slots(False)}, "no speculation type is set"),
-        ({"no_probe": "it reranks only"}, {"/slots": slots(True)}, "it reranks only"),
+        ({"native": {"LLAMA_ARG_RERANKING": "1"}}, {"/slots": slots(True)}, "it reranks only"),
         ({}, {"/slots": slots(True, True, busy=2)}, "requests run in all slots"),
         ({}, {"/slots": slots(False)}, "its slots do not draft"),
         ({}, {"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}, "it sleeps"),
-        ({"router": True, "no_probe": "a router serves models by name"}, {}, "a router serves models by name"),
+        ({"native": {"LLAMA_ARG_MODELS_DIR": "/m"}}, {}, "a router serves models by name"),
     ],
 )
 def test_nothing_is_generated_where_that_would_be_wrong(
-    promise: dict[str, Any], routes: dict[str, Any], reason: str
+    more: dict[str, Any], routes: dict[str, Any], reason: str
 ) -> None:
     with FaultServer(routes) as server:
-        found = checked(server, promised(server.url, **promise))
+        found = checked(server, asked(server.port, **more))
         assert found.probe_problem == reason
         assert server.count("/completion") == 0
         if "sleep" in reason or "router" in reason:
@@ -126,11 +126,11 @@ def test_the_log_names_the_cause_even_late_and_the_first_verdict_comes_before_th
     seen: list[StartCheck] = []
     lines: list[list[str]] = [[], [MISMATCH]]
     with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
-        checked(server, promised(server.url, key="sesame"), publish=seen.append)
+        checked(server, asked(server.port, secrets={"api-key": "sesame"}), publish=seen.append)
         assert [(check.drafting, check.pending) for check in seen] == [(Drafting.READY, True)]
         assert all("bearer sesame" in call.head.lower() for call in server.asked("/completion"))
         server.routes["/slots"] = slots(False)
-        found = check_start(promised(server.url), lambda: lines.pop(0))
+        found = check_start(asked(server.port), lambda: lines.pop(0))
     assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
 
 
@@ -154,7 +154,7 @@ def test_a_refusal_of_this_client_is_no_verdict_on_drafting(status: int) -> None
 def test_the_end_of_the_server_ends_the_probe_with_its_connection() -> None:
     with FaultServer({"/health": OK, "/slots": slots(True), "/completion": hangs()}) as server:
         found: list[StartCheck] = []
-        watch = StartWatch(promised(server.url), list, found.append, probe=True)
+        watch = StartWatch(asked(server.port), list, found.append, probe=True)
         until(lambda: server.count("/completion"), 20)
         watch.cancel()
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "start-check"]

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from specdash.backend import start_check
 from specdash.backend.engine_change import EngineChange
-from specdash.backend.settings import settings_from_env
-from specdash.backend.start_check import ServerPromise
+from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.backend.steps import StepFailedError, Steps
-from specdash.control.plan import promise
+from specdash.control.plan import backend_settings
 from specdash.core.errors import InputError
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
@@ -34,6 +33,12 @@ def completion(tokens: int = 16, drafted: int = 8, accepted: int = 4) -> Any:
     return says(200, json.dumps({"content": "x", "tokens_predicted": tokens, "timings": timings}))
 
 
+def of(server: FaultServer, env: dict[str, str] = {}) -> BackendSettings:  # noqa: B006 - not written to
+    """Settings of an engine that answers there."""
+    drafts = {"LLAMA_MODEL": "/m", "LLAMA_SPEC_TYPE": "draft-simple", "LLAMA_DRAFT_MODEL": "/d"}
+    return settings_from_env({**drafts, "LLAMA_PORT": str(server.port), **env})
+
+
 def probed(server: FaultServer, *checks: StartCheck | None, limit: float = 5.0, env: Any = ()) -> str:
     """What the probe of a change says of an engine there. Its runner makes these checks one after the other."""
 
@@ -42,15 +47,7 @@ def probed(server: FaultServer, *checks: StartCheck | None, limit: float = 5.0, 
 
         pid, ended, left = 1, None, list(checks or (None,))
         tail = SimpleNamespace(errors=lambda: ())
-        plan = SimpleNamespace(
-            settings=settings_from_env({
-                "LLAMA_MODEL": "/m",
-                "LLAMA_SPEC_TYPE": "draft-simple",
-                "LLAMA_DRAFT_MODEL": "/d",
-                "LLAMA_PORT": str(server.port),
-                **dict(env),
-            })
-        )  # fmt: skip
+        plan = SimpleNamespace(settings=of(server, dict(env)))
 
         @property
         def check(self) -> StartCheck | None:
@@ -80,17 +77,17 @@ def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> 
 
 def test_a_sleeping_server_is_not_woken_by_looking() -> None:
     with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
-        assert start_check.check_start(ServerPromise(server.url), list).drafting is Drafting.UNKNOWN
-        assert start_check.busy(ServerPromise(server.url)) is None
+        assert start_check.check_start(of(server), list).drafting is Drafting.UNKNOWN
+        assert start_check.busy(of(server)) is None
         assert server.count("/slots") == 0
 
 
 def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> None:
     text = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 3\n"
     with FaultServer({"/metrics": says(200, text), "/slots": slots(True, True)}) as server:
-        assert start_check.busy(ServerPromise(server.url)) == 5
+        assert start_check.busy(of(server)) == 5
         server.routes["/metrics"] = says(501, "{}")
-        assert start_check.busy(ServerPromise(server.url)) == 1
+        assert start_check.busy(of(server)) == 1
 
 
 @pytest.mark.parametrize(("accepted", "asked"), [(4, 1), (8, 2)])
@@ -157,17 +154,11 @@ def test_what_the_runner_saw_is_waited_for_and_asked_here_only_where_it_did_not(
         assert server.count("/completion") == asked
 
 
-def test_what_an_env_promises() -> None:
-    values = {
-        "LLAMA_MODEL": "/m",
-        "LLAMA_PORT": "9001",
-        "LLAMA_API_KEY": "hush-1,hush-2",
-        "LLAMA_SPEC_TYPE": "ngram-mod",
-    }
-    found = promise(values, {"HOME": "/home/x"})
-    assert (found.url, found.key, found.speculates) == ("http://127.0.0.1:9001", "hush-1", True)
-    assert found.log == "/home/x/.local/state/specdash/logs/backend-9001.log"
+def test_the_settings_of_an_env_say_where_it_answers_and_with_which_key() -> None:
+    values = {"LLAMA_MODEL": "/m", "LLAMA_PORT": "9001", "LLAMA_API_KEY": "hush-1,hush-2"}
+    found = backend_settings(values, {})
+    assert (found.url, start_check.server_key(found)) == ("http://127.0.0.1:9001", "hush-1")
+    assert found.log_path({"HOME": "/home/x"}) == "/home/x/.local/state/specdash/logs/backend-9001.log"
     assert "hush" not in repr(found)
-    assert promise({"LLAMA_MODEL": "/m"}, {}).speculates is False
     with pytest.raises(InputError, match="LLAMA_MODEL is not set"):
-        promise({"LLAMA_PORT": "9002"}, {})
+        backend_settings({"LLAMA_PORT": "9002"}, {})

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.journal import Journal, append_record, journal_file
+from specdash.backend.journal import Journal, append_record, write_note
 from specdash.cli.main import main
 from specdash.cli.signals import change_begun
 from specdash.control.plan import plan_apply
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
-from specdash.core.paths import applies_file, config_file
+from specdash.core.paths import applies_file, apply_journal_file, config_file
 from support.deployment import Rig, assert_each_end_has_its_code_and_json, misbehaving, running_deployment
 from support.outside import say
 from support.pseudo_terminal import read_until
@@ -155,7 +155,7 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(rig: Rig) -> None:
 def test_a_dry_run_names_a_change_that_was_cut_short(rig: Rig) -> None:
     plan = plan_apply(rig.deployment, {Role.BACKEND: {"LLAMA_DRAFT_MAX": "6"}}, env=rig.env)
     cut = Journal(1, ApplyKind.APPLY, time.time(), 0, 0.0, ApplyStep.WRITE, plan.edits)
-    journal_file(rig.env).write(cut)
+    write_note(apply_journal_file(rig.env), cut)
     done = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=8")
     assert done.returncode == ExitCode.OK
     assert "LLAMA_DRAFT_MAX 4 -> 6 was cut short" in done.stderr
@@ -274,7 +274,7 @@ def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Ri
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) != 0
     # The runner rolls back without its client.
-    until(lambda: bool(rig.records()) and not journal_file(rig.env).path.exists(), 60)
+    until(lambda: bool(rig.records()) and not apply_journal_file(rig.env).exists(), 60)
     rig.assert_settled(version=rig.good_backend)
     assert rig.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
 

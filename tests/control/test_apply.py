@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from specdash.backend.journal import journal_file
 from specdash.backend.launch import free_port
 from specdash.collect.run_records import live_proxies
 from specdash.control.change import Apply
 from specdash.control.plan import plan_rollback
 from specdash.core.changes import STEPS, ApplyOutcome, ApplyStep, Role, StepState
 from specdash.core.errors import ExitCode
+from specdash.core.paths import apply_journal_file
 from support import tiny_models
 from support.asking import ask
 from support.certificates import make_certificate
@@ -328,7 +328,7 @@ def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said
     assert rig.status()["env_digest"] == hashlib.sha256(old).hexdigest()
     assert rig.file().read_bytes().endswith(b"# an editor was here\n")
     assert rig.proxy("/admin/state")["held"] is False
-    assert not journal_file(rig.env).path.exists()
+    assert not apply_journal_file(rig.env).exists()
 
 
 @ON_A_SCRIPTED_ENGINE

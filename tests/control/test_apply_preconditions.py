@@ -10,7 +10,7 @@ import pytest
 
 from specdash.backend import demo, journal, transaction
 from specdash.backend.env_store import Backups, read_env, replace_env
-from specdash.backend.journal import Edit, Journal, append_record, journal_file, read_records
+from specdash.backend.journal import Edit, Journal, append_record, read_records, write_note
 from specdash.backend.launch import free_port
 from specdash.backend.proxies import ProxyChange
 from specdash.backend.trial import repair
@@ -19,7 +19,7 @@ from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, plan_apply, plan_rollback, preview
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, parse_assignments
 from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError, errors
-from specdash.core.paths import applies_file, backups_dir
+from specdash.core.paths import applies_file, apply_journal_file, backups_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class Setting:
 
     def assert_untouched(self, before: bytes) -> None:
         assert self.service.env_file.read_bytes() == before
-        assert not journal_file(self.env).path.exists()
+        assert not apply_journal_file(self.env).exists()
 
 
 @pytest.fixture
@@ -71,14 +71,6 @@ def test_a_profile_that_only_spells_a_value_otherwise_changes_nothing(setting: S
     wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_P_MIN": "0.80"}}
     assert not plan_apply(Deployment(setting.service), wanted, profile="mine", env=setting.env).edits
     assert plan_apply(Deployment(setting.service), wanted, env=setting.env).edits
-
-
-def test_a_comment_that_is_no_utf_8_stays_byte_for_byte(setting: Setting) -> None:
-    before = b"# caf\xe9\n" + setting.service.env_file.read_bytes()
-    setting.service.env_file.write_bytes(before)
-    wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_MIN": "1"}}
-    (edit,) = plan_apply(Deployment(setting.service), wanted, env=setting.env).edits
-    assert edit.new.startswith(b"# caf\xe9\n")
 
 
 def test_a_rollback_goes_to_before_the_last_apply_or_to_before_the_one_that_is_named(setting: Setting) -> None:
@@ -182,10 +174,10 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
         _, record = setting.apply("LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.ROLLBACK_FAILED
     assert "no space left; the next start of the backend tries again" in record.reason
-    assert journal_file(setting.env).path.exists()
+    assert apply_journal_file(setting.env).exists()
     repair(str(setting.service.env_file), setting.env)
     assert setting.service.env_file.read_bytes() == before
-    assert not journal_file(setting.env).path.exists()
+    assert not apply_journal_file(setting.env).exists()
 
 
 def test_an_env_file_that_a_change_made_is_gone_again_after_its_rollback(
@@ -210,7 +202,7 @@ def left_by_a_dead_process(setting: Setting, env_file: Path) -> bytes:
     change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "9")
     edit = Edit(Role.BACKEND, str(env_file), old, new, True, (change,), True, 1)
     dead = Journal(1, ApplyKind.APPLY, 1.0, 2**22 + 1, 1.0, ApplyStep.HEALTH, (edit,), written=(Role.BACKEND,))
-    journal_file(setting.env).write(dead)
+    write_note(apply_journal_file(setting.env), dead)
     return old
 
 
@@ -223,7 +215,7 @@ def test_a_change_that_was_cut_short_is_undone_before_the_next_begins(setting: S
     assert other.read_bytes() == old
     kinds = [known.kind for known in read_records(applies_file(setting.env))]
     assert kinds == [ApplyKind.RECOVER, ApplyKind.APPLY]
-    assert not journal_file(setting.env).path.exists()
+    assert not apply_journal_file(setting.env).exists()
 
 
 def test_a_change_that_was_cut_short_and_cannot_be_undone_keeps_its_journal(
@@ -239,4 +231,4 @@ def test_a_change_that_was_cut_short_and_cannot_be_undone_keeps_its_journal(
         with pytest.raises(NotWrittenError, match=r"no space left.*; nothing was changed"):
             setting.apply("LLAMA_DRAFT_MAX=8")
     assert setting.service.env_file.read_bytes() == before
-    assert journal_file(setting.env).path.exists()
+    assert apply_journal_file(setting.env).exists()

@@ -54,7 +54,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 def test_a_list_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "applies.jsonl").mkdir()
-    with pytest.raises(InputError, match="the list of applies cannot be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_records(tmp_path / "applies.jsonl")
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.journal import journal_file
 from specdash.core.changes import ApplyOutcome, Role
-from specdash.core.paths import trial_file
+from specdash.core.paths import apply_journal_file, trial_file
 from support.clients import Clients
 from support.deployment import ON_A_SCRIPTED_ENGINE, Rig, misbehaving, sweep
 from support.points import FORWARD, REPAIR, ROLLBACK
@@ -48,7 +47,7 @@ def killed_at(rig: Rig, point: str, *words: str) -> None:
 
 def at_rest(rig: Rig) -> None:
     """Wait until a runner serves and nothing of the change is pending."""
-    until(lambda: not journal_file(rig.env).path.exists() and not trial_file(rig.env).exists(), 30)
+    until(lambda: not apply_journal_file(rig.env).exists() and not trial_file(rig.env).exists(), 30)
     until(lambda: (engine := rig.engine()) is not None and engine.env_digest == rig.digest(), 30)
     rig.wait_ready()
     until(lambda: rig.proxy("/admin/state")["held"] is False, 15)

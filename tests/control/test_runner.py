@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.journal import apply_lock, journal_file
+from specdash.backend.journal import apply_lock
 from specdash.backend.trial import read_trial
 from specdash.control.change import Apply, Trial
 from specdash.control.connection import RemoteError, RunnerConnection, runner_of, runners
@@ -67,7 +67,7 @@ def test_an_edit_before_the_write_is_a_conflict_that_touches_nothing(rig: Rig, p
     assert rig.file(Role.PROXY).read_bytes() == rig.good[Role.PROXY]
     assert rig.engine() == engine
     assert rig.proxy("/admin/state")["held"] is False
-    assert not journal_file(rig.env).path.exists()
+    assert not apply_journal_file(rig.env).exists()
 
 
 def test_ctrl_c_of_the_client_asks_for_a_cancel(rig: Rig) -> None:
@@ -96,7 +96,7 @@ def test_a_runner_that_is_stopped_during_a_change_leaves_the_old_files_and_a_rec
     until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), 20)
     assert rig.file().read_bytes() == rig.good_backend
     assert rig.file(Role.PROXY).read_bytes() == rig.good[Role.PROXY]
-    assert not journal_file(rig.env).path.exists()
+    assert not apply_journal_file(rig.env).exists()
     record = rig.records()[-1]
     assert (record.outcome, record.reason) == (ApplyOutcome.ROLLED_BACK, "the runner was stopped")
     rig.order("restart", Role.BACKEND)

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from specdash.backend.journal import journal_file
 from specdash.core.changes import ApplyKind
 from specdash.core.errors import ExitCode
-from specdash.core.paths import trial_file
+from specdash.core.paths import apply_journal_file, trial_file
 from support.deployment import Rig, running_deployment
 from support.waiting import until
 
@@ -64,7 +63,7 @@ def test_an_apply_says_what_it_does_whenever_the_signal_comes(rig: Rig) -> None:
     for number in range(3):
         rig.reset()
         process = rig.start_command("apply", "--yes", "LLAMA_DRAFT_MAX=3")
-        until(journal_file(rig.env).path.exists, 60)
+        until(apply_journal_file(rig.env).exists, 60)
         began = time.monotonic()
         # Around its end, above all: there the two answers meet.
         time.sleep(drawn.uniform(0.0, took_s) if number % 2 else took_s * drawn.uniform(0.9, 1.1))

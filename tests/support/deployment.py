@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from specdash.backend import demo
 from specdash.backend.env_store import Backups
-from specdash.backend.journal import apply_lock, journal_file, read_records
+from specdash.backend.journal import apply_lock, read_records, remove_note
 from specdash.backend.launch import free_port
 from specdash.collect.discover import admin_token
 from specdash.collect.run_records import live_proxies
@@ -45,7 +45,7 @@ from specdash.core.changes import (
 from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
 from specdash.core.errors import ConflictError, ExitCode, SpecdashError
-from specdash.core.paths import applies_file, backups_dir, trial_file
+from specdash.core.paths import applies_file, apply_journal_file, backups_dir, trial_file
 from specdash.core.records import RunRecord
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
@@ -248,7 +248,7 @@ class Rig(Struct):
         """Nothing of an apply is left: the file is whole and in force, everybody passes, the next apply may come."""
         if version is not None:
             assert self.file().read_bytes() == version
-        assert not journal_file(self.env).path.exists()
+        assert not apply_journal_file(self.env).exists()
 
         def drafts() -> list[Path]:
             return [*self.home.rglob(DRAFTS), *self.home.rglob(".apply.journal*")]
@@ -276,7 +276,7 @@ class Rig(Struct):
     def reset(self) -> None:
         """Back to the settings it began with, whatever a test has left."""
         self.points.go_on()
-        journal_file(self.env).remove()
+        remove_note(apply_journal_file(self.env))
         for left in (trial_file(self.env), self.home / SIGN):
             left.unlink(missing_ok=True)
         for draft in self.home.rglob(DRAFTS):

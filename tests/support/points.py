@@ -16,7 +16,6 @@ from typing import Any
 
 from specdash.backend import journal, transaction, trial
 from specdash.backend.env_store import Backups
-from specdash.backend.journal import NoteFile
 from specdash.backend.session import BackendSession
 from specdash.backend.steps import Steps
 from specdash.core.changes import STEPS, ApplyStep
@@ -146,7 +145,7 @@ def arm() -> None:
     _watch_repair(trial)
     sys.addaudithook(_at_rename)
     _after(Backups, "save", lambda: "backup:saved")
-    _after(NoteFile, "write", lambda: "backup:journal")
+    _after(transaction, "write_note", lambda: "backup:journal")
     _after(journal, "replace_env", lambda: f"{_doing}:written" if _doing else "write:renamed")
     _after(BackendSession, "swap", lambda: "rollback:restarted" if _doing else "restart:asked")
     _after(transaction, "append_record", lambda: f"{_doing}:recorded" if _doing else "record:appended")

@@ -6,9 +6,7 @@ generate at the same time, from a prompt that is cached, so that no one's prefil
 On a server that speculates, completions of two tokens cannot draft: llama.cpp drafts at most as many tokens as are
 left, less one (`get_n_draft_max`). The first token is the prompt's, so the second is one decode step of the loaded
 model without a draft, on the same context, at the same load, in the same second. One part of it is no decode: after
-every batch a draft model reads the target's tokens, too. A completion of three tokens drafts one, and what that costs
-beside a step without a draft, less what reading one more token of a prompt costs, is the draft model's time for one
-token. docs/speedup.md.
+every batch a draft model reads the target's tokens, too. A constant share is taken off for that. docs/speedup.md.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from specdash.backend.auto import look
+from specdash.backend.journal import read_lines
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, RefusedError, SpecdashError
 from specdash.core.paths import baselines_file, trial_file
 from specdash.core.readings import ROUTER
@@ -35,7 +34,7 @@ from specdash.system import files
 from specdash.system.stats import Interval, bootstrap, mean, mean_reach, median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from specdash.core.readings import Slots
 
@@ -84,18 +83,6 @@ class BaselineEffort(Struct, frozen=True):
     frugal: bool = False
     """Whether the prompts of all slots together must fit into the context of one: slots may share a cache, and what
     others have in it shall stay."""
-
-
-class BaselineStep(Struct, frozen=True):
-    """One report: the cell that is being measured, the share of the work that is done, seconds left where known."""
-
-    cell: BaselineCell
-    number: int
-    cells: int
-    share: float
-    left_s: float | None = None
-    baseline: Baseline | None = None
-    """Set once the cell is measured."""
 
 
 class BaselineReport(Struct):
@@ -220,7 +207,7 @@ class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
             raise SpecdashError(f"{self.url}/completion gave {len(answers)} answers to {len(slots)} prompts")
         answers.sort(key=lambda answer: int(answer.get("index") or 0))
         self.generated += sum(int(mapping(answer.get("timings")).get("predicted_n") or 0) for answer in answers)
-        for slot, answer in zip(slots, answers, strict=True) if tokens <= _FEW else ():
+        for slot, answer in zip(slots, answers, strict=True) if tokens <= 2 else ():
             self._prompts[slot] += [token for token in answer.get("tokens") or () if isinstance(token, int)]
         alone = True
         for row in self.look().slots:
@@ -256,11 +243,10 @@ def gpu_names() -> str | None:
 
 
 STEP_ROUNDS = 24
-"""Pairs of completions in a cell, at most, on a server that speculates."""
+"""Completions in a cell, at most, on a server that speculates."""
 LEAST_ROUNDS = 6
 LEAST_VALUES = 3
 """So many answers make a baseline of a server that does not."""
-_FEW = 3
 _PIECE = 128
 """Tokens of a prompt that are read at once: a client that comes meanwhile waits for these alone."""
 _GROWTH = 8 * STEP_ROUNDS
@@ -269,21 +255,20 @@ BY_ITSELF = BaselineEffort((64, 1024, 8192), rounds=STEP_ROUNDS, tokens=2, limit
 """What is measured without being asked: seconds, in slots that are idle."""
 _STALL = 3.0
 """A step that took so many times the median is a stall, and counts no more than that."""
-_OWN_PASS = 0.45
-"""What a draft model's pass over the target's tokens costs, as a share of what a draft of one token adds to a step;
-between nothing and twice that (measured: 0.1 to 1.0, docs/speedup.md)."""
+_OWN_PASS = 0.1
+"""A draft model's pass over the target's tokens as a share of a step; between nothing and twice that."""
 
 
 def measure(
     server: MeasuredServer,
     effort: BaselineEffort,
     keep: Callable[[Baseline], None],
-    on_step: Callable[[BaselineStep], None] = lambda _: None,
+    on_cell: Callable[[str], None] = lambda _: None,
 ) -> BaselineReport:
-    """Measure every cell, and `keep` each as soon as it is measured.
+    """Measure every cell, and `keep` each as soon as it is measured; `on_cell` gets its number and its words before.
 
     A server that does not speculate is measured by answers of `effort.tokens`; one that does by completions of two
-    tokens. `effort.rounds` bounds the completions of each kind in a cell. Raises `InputError` where nothing can be
+    tokens. `effort.rounds` bounds the completions in a cell. Raises `InputError` where nothing can be
     measured, `RefusedError` when others go on using the server, and for a model with recurrent states that speculates.
     """
     facts = look(server.props.model_path) if server.speculates and server.props.model_path else None
@@ -295,42 +280,28 @@ def measure(
         )
     report = BaselineReport()
     cells = server.cells(effort, report)
-    began, least = time.monotonic(), LEAST_ROUNDS if server.speculates else LEAST_VALUES
-    end = began + effort.limit_s
+    least = LEAST_ROUNDS if server.speculates else LEAST_VALUES
+    end = time.monotonic() + effort.limit_s
     for number, cell in enumerate(cells):
-        on_step(BaselineStep(cell, number + 1, len(cells), number / len(cells)))
+        on_cell(f"{number + 1}/{len(cells)}  {cell.words}")
         slots = server.slots[: cell.concurrency]
         if not server.read(slots, cell.context, end, effort.idle_s):
             report.left_out.append(f"{cell.words}: no time is left of {effort.limit_s:.0f} s")
             continue
         plain: list[float] = []
-        own: list[float] = []
         deadline = time.monotonic() + (end - time.monotonic()) / (len(cells) - number)
         for done in range(effort.rounds):
-            now = time.monotonic()
-            if done >= least and now > deadline:
+            if done >= least and time.monotonic() > deadline:
                 break
-            share = (number + done / effort.rounds) / len(cells)
-            left_s = (now - began) * (1 / share - 1) if share else None
-            on_step(BaselineStep(cell, number + 1, len(cells), share, left_s))
-            one = server.ask(slots, effort.tokens, effort.idle_s)
-            if one is None or any(timings.get("draft_n") for timings in one):
+            answers = server.ask(slots, effort.tokens, effort.idle_s)
+            if answers is None or any(timings.get("draft_n") for timings in answers):
                 continue
-            steps = [ms / (effort.tokens - 1) for ms in _known(one, "predicted_ms")]
-            if not server.speculates:
-                plain += steps
-                continue
-            step = min(steps)
-            plain.append(step)
-            # With one token more in the prompt; of three tokens one is drafted.
-            two = server.ask(slots, 3, effort.idle_s, more=1) if server.read_along else None
-            drafted = [timings for timings in two or () if timings.get("draft_n")]
-            if two is not None and drafted:
-                accepted = [timings for timings in drafted if timings.get("draft_n_accepted")]
-                # Was the draft rejected, a step without one followed.
-                took = min(_known(accepted or drafted, "predicted_ms")) - (step if accepted else 2 * step)
-                own.append(took - (min(_known(two, "prompt_ms")) - min(_known(one, "prompt_ms"))))
-        found = step_of(plain, own, read_along=server.read_along) if server.speculates else None
+            known = [timings.get("predicted_ms") for timings in answers]
+            steps = [float(took) / (effort.tokens - 1) for took in known if isinstance(took, int | float)]
+            if len(steps) < len(known):
+                raise SpecdashError("the server's answer has no timings; a newer llama.cpp has")
+            plain += [min(steps)] if server.speculates else steps
+        found = step_of(plain, read_along=server.read_along) if server.speculates else None
         if not server.speculates and len(plain) >= LEAST_VALUES:
             found = bootstrap([plain], median, is_narrow=False)
         if found is None:
@@ -342,35 +313,21 @@ def measure(
             baseline = server.baseline(cell, rate, len(plain), effort.tokens)
             keep(baseline)
             report.measured.append(baseline)
-            on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
     report.generated = server.generated
     return report
 
 
-def step_of(plain: Sequence[float], own: Sequence[float], *, read_along: bool) -> Interval | None:
-    """Milliseconds of a decode step without speculation, with the interval; None of too few.
-
-    `plain` are steps without a draft, `own` what drafting one token added to others. With `read_along` a draft model
-    reads every token of the target's, which is taken off.
-    """
+def step_of(plain: Sequence[float], *, read_along: bool) -> Interval | None:
+    """Milliseconds of a decode step without speculation, with the interval, from steps without a draft; None of too
+    few. With `read_along` a draft model reads every token of the target's, which is taken off."""
     middle = median(plain)
     if middle is None or len(plain) < LEAST_ROUNDS:
         return None
     # Stalls come while the server speculates, too, so they count; but one that lasted for seconds is no step's time.
     values = [min(value, _STALL * middle) for value in plain]
     step, reach = mean(values) or middle, mean_reach(values) or 0.0
-    # Of too few drafts it is not known, and may be a fifth of the step.
-    cost = max(median(own) or 0.0, 0.0) * _OWN_PASS if len(own) >= 3 else 0.1 * step
-    taken = min(cost, 0.4 * step) if read_along else 0.0
-    return Interval(step - taken, max(step - 2 * taken - reach, 0.2 * step), step + reach)
-
-
-def _known(answers: Iterable[Mapping[str, Any]], name: str) -> list[float]:
-    values = [timings.get(name) for timings in answers]
-    known = [float(value) for value in values if isinstance(value, int | float)]
-    if len(known) < len(values):
-        raise SpecdashError("the server's answer has no timings; a newer llama.cpp has")
-    return known
+    taken = _OWN_PASS * step if read_along else 0.0
+    return Interval(step - taken, step - 2 * taken - min(reach, step / 2), step + reach)
 
 
 def measure_unasked(
@@ -401,7 +358,7 @@ def measure_unasked(
 
 def read_baselines(env: Mapping[str, str] = os.environ) -> tuple[Baseline, ...]:
     """All of them, oldest first; lines that are none are passed over. Raises `InputError` for an unreadable file."""
-    found = (Baseline.from_json(line) for line in _lines(baselines_file(env)))
+    found = (Baseline.from_json(line) for line in read_lines(baselines_file(env)))
     return tuple(sorted((baseline for baseline in found if baseline is not None), key=lambda baseline: baseline.at))
 
 
@@ -411,20 +368,11 @@ def add_baseline(baseline: Baseline, env: Mapping[str, str] = os.environ) -> Non
     try:
         files.make_directories(path.parent)
         with files.locked(path.parent, path.name):
-            read = ((line, Baseline.from_json(line)) for line in _lines(path) if line.strip())
+            read = ((line, Baseline.from_json(line)) for line in read_lines(path) if line.strip())
             # Lines of a newer version stay.
             lines = [line for line, known in read if known is None or known.key != baseline.key]
-            files.replace(path, ("\n".join([*lines, baseline.to_json()]) + "\n").encode())
+            files.replace(path, b"\n".join([*lines, baseline.to_json().encode(), b""]))
     except files.BusyError as error:
         raise ConflictError(str(error)) from None
     except OSError as error:
         raise NotWrittenError(files.not_written(path, error)) from None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; the baselines cannot be read") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -202,11 +201,8 @@ def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str)
 def _refused(word: str, known: Engine) -> Finding:
     """An argument of LLAMA_EXTRA_ARGS that the build does not take."""
     flag = canonical(word)
-    what = f"{EXTRA_ARGS}: {known.words} has no {word}"
-    if flag in known.removed:
-        advice = _ADVICE.search(known.texts[flag])
-        what, fix = f"{EXTRA_ARGS}: {known.words} removed {word}", advice.group(1) if advice else "remove it"
-    else:
-        close = difflib.get_close_matches(flag.partition("=")[0], known.flags, n=1, cutoff=0.8)
-        fix = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
-    return error(LACKS, what, EXTRA_ARGS, fix)
+    if flag not in known.removed:
+        return error(LACKS, f"{EXTRA_ARGS}: {known.words} has no {word}", EXTRA_ARGS, f"remove it, or {_NEWER}")
+    advice = _ADVICE.search(known.texts[flag])
+    fix = advice.group(1) if advice else "remove it"
+    return error(LACKS, f"{EXTRA_ARGS}: {known.words} removed {word}", EXTRA_ARGS, fix)

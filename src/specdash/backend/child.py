@@ -2,7 +2,7 @@
 
 The command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and then become
 the command; so nothing of this program runs between fork and exec of a process with threads. The kernel's promise is
-tied to the thread that started the child: call `Child.start` from a thread that lives as long as the child should.
+tied to the thread that started the child: make a `Child` in a thread that lives as long as the child should.
 
 The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).
 """
@@ -50,28 +50,21 @@ except OSError as error:
 class Child:
     """One running child process. Not reaped before its group was cleaned up, so no signal can hit a stranger."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.pid = process.pid
-        self.pidfd = os.pidfd_open(process.pid)
-        """Can be read once the process has ended."""
-
-    @classmethod
-    def start(
-        cls,
+    def __init__(
+        self,
         argv: Sequence[str],
         env: Mapping[str, str],
         *,
         output: int | IO[bytes] | None = subprocess.PIPE,
         sockets: Sequence[int] = (),
-    ) -> Child:
+    ) -> None:
         """Start `argv` with exactly the environment `env`; stdout and stderr go to `output`. Raises `SpecdashError`.
 
         The listening `sockets` become its descriptors from 3 on, announced by LISTEN_FDS; we keep ours.
         """
         passed = " ".join(map(str, sockets))
         try:
-            process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, *argv],
                 env=dict(env),
                 pass_fds=tuple(sockets),
@@ -83,7 +76,9 @@ class Child:
             )
         except OSError as error:
             raise SpecdashError(f"{argv[0]} cannot be started: {error.strerror or error}") from None
-        return cls(process)
+        self.pid = self.process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        """Can be read once the process has ended."""
 
     def exited(self, timeout: float = 0.0, wake: int | None = None) -> bool:
         """Whether the process has ended, after waiting at most `timeout` seconds, or until `wake` can be read."""

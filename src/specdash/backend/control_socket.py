@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from specdash.backend import trial
-from specdash.backend.journal import Journal, apply_lock
+from specdash.backend.journal import Journal, apply_lock, remove_note, write_note
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, InputError, NotWrittenError, SpecdashError
-from specdash.core.paths import run_records_dir, runtime_dir
+from specdash.core.paths import run_records_dir, runtime_dir, trial_file
 from specdash.core.records import read
 from specdash.core.structs import json_of
 from specdash.system.files import file_digest, short_path
@@ -186,7 +186,7 @@ class _Client(socketserver.StreamRequestHandler):
         runner, wanted = self._runner, read(Journal, request["change"])
         if wanted.trial and runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
             runner.trial = runner.trial.trying(backend.new, request.get("boot"), request.get("planned"))
-            trial.trial_note(runner.env).write(runner.trial)
+            write_note(trial_file(runner.env), runner.trial)
         is_gone = False
 
         def listen(steps: Steps, progress: ApplyProgress) -> None:
@@ -224,7 +224,7 @@ class _Client(socketserver.StreamRequestHandler):
         self._lock = None
         if noted is None or lock is None:
             return _as_json(None)
-        note, outcome = trial.trial_note(runner.env), None
+        note, outcome = trial_file(runner.env), None
         try:
             for _try in range(_RESTORE_TRIES):
                 wanted = noted.way_back(runner.session.engine.plan.env_digest)
@@ -236,11 +236,11 @@ class _Client(socketserver.StreamRequestHandler):
             if outcome is not None and outcome.error is not None:
                 # The original does not start: the note stays for the next start, and says that no one works on it.
                 with contextlib.suppress(NotWrittenError):
-                    note.write(replace(noted, pid=0, pid_started=0.0))
+                    write_note(note, replace(noted, pid=0, pid_started=0.0))
             elif not runner.session.stopping:
-                note.remove()
+                remove_note(note)
         except ConflictError:
-            note.remove()
+            remove_note(note)
             raise
         finally:
             runner.trial = None

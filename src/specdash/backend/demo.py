@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from specdash.core.errors import NotWrittenError
+from specdash.system import files
+
 TARGET_MODEL = "demo-target.gguf"
 DRAFT_MODEL = "demo-draft.gguf"
 DRAFT_TYPE = "draft-simple"
@@ -23,20 +26,16 @@ def bundled_model(name: str) -> Path:
     return Path(str(resources.files("specdash.backend") / "models" / name))
 
 
-def widened_target(directory: Path) -> tuple[Path, str]:
-    """The target at the cost that a real one has against its draft, written into `directory`; "" behind it.
-
-    The file is sparse: 81 MB long, some 5 MB of disk where the file system knows holes, 81 MB of memory once it is
-    read. Where it cannot be written, the bundled one, a third of a millisecond a token, and why.
-    """
+def widened_target(directory: Path) -> Path:
+    """The target at the cost that a real one has against its draft, written into `directory`. The file is sparse: 81 MB
+    long, some 5 MB of disk where the file system knows holes, 81 MB of memory once it is read. Raises
+    `NotWrittenError`."""
     from specdash.llama.widening import widen
 
     path = directory / TARGET_MODEL
-    try:
+    with files.writing(path, NotWrittenError):
         widen(bundled_model(TARGET_MODEL), path, WIDE_ROWS)
-    except OSError as error:
-        return bundled_model(TARGET_MODEL), f"{path}: {error.strerror or error}"
-    return path, ""
+    return path
 
 
 def env_text(

@@ -34,10 +34,6 @@ AUTOMATIC_SLOTS = 4
 """Slots llama-server takes for `--parallel -1`, with one unified cache (tools/server/server.cpp)."""
 _TYPES = "speculative.types"
 _USE_THE_BINARY = "remove it, or set LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
-_INSTEAD = {
-    "device": "set CUDA_VISIBLE_DEVICES instead (0: the first GPU, -1: the CPU), or LLAMA_BIN to a llama-server"
-}
-"""What to do where the package lacks a parameter, by its name, if not `_USE_THE_BINARY`."""
 _STOP_SECONDS = 2
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
@@ -71,8 +67,7 @@ def fit(settings: BackendSettings) -> tuple[list[Assignment], list[Finding]]:
         if assigned is None:
             continue
         if parameter.attribute is None:
-            instead = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
-            lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
+            lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", _USE_THE_BINARY))
             continue
         name, value = parameter.name, not assigned.value if parameter.inverted else assigned.value
         also = None

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from specdash.backend.launch import check_port
-from specdash.backend.start_check import busy, check_start, first_completion, health, healthy, promise_of
+from specdash.backend.start_check import busy, check_start, first_completion, health, healthy
 from specdash.backend.steps import StepFailedError
 from specdash.core.errors import PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.proxies import ProxyChange
     from specdash.backend.session import BackendSession
-    from specdash.backend.start_check import ServerPromise
+    from specdash.backend.settings import BackendSettings
     from specdash.backend.transaction import Transaction
     from specdash.core.records import StartCheck
 
@@ -71,9 +71,9 @@ class EngineChange:
         return {self.planned.settings.url, self.last_good.settings.url}
 
     @property
-    def promise(self) -> ServerPromise:
-        """What the settings of the engine that runs promise, and where it answers."""
-        return promise_of(self.child.plan.settings, self._change.env)
+    def settings(self) -> BackendSettings:
+        """Those of the engine that runs."""
+        return self.child.plan.settings
 
     def look(self) -> None:
         """See how the engine is before anything is touched; a warning where its env file was edited since its start."""
@@ -83,14 +83,14 @@ class EngineChange:
             self._change.warn(
                 f"{self._edit.env_file} was edited since the engine was started: those edits come into force too"
             )
-        self._before = self._drafting() if any(healthy(self.promise.url) for _ in range(_ASKED)) else None
+        self._before = self._drafting() if any(healthy(self.settings.url) for _ in range(_ASKED)) else None
 
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
         # The runner's own look at the engine would delay the change with its requests.
         self._runner.quiet()
         deadline = time.monotonic() + min(_DIRECT_S, limit_s)
-        while left := busy(self.promise) or 0:
+        while left := busy(self.settings) or 0:
             if time.monotonic() >= deadline:
                 self._change.warn(f"{left} requests that did not come through a held proxy were cut off")
                 return
@@ -107,7 +107,7 @@ class EngineChange:
 
     def until_healthy(self, limit_s: float, proxies: ProxyChange) -> None:
         """Wait for the first healthy answer. Raises `StepFailedError` as soon as it cannot come."""
-        settings = self.child.plan.settings
+        settings = self.settings
         deadline = time.monotonic() + limit_s
         next_say = 0.0
         while True:
@@ -149,7 +149,7 @@ class EngineChange:
         found = self._drafting()
         if found.drafting is Drafting.FAILED:
             raise self._failed(f"it is healthy and does not speculate: {found.because}; {found.fix}")
-        if self.promise.speculates is False and found.drafting is not Drafting.OFF:
+        if not self.settings.spec_types and found.drafting is not Drafting.OFF:
             raise self._failed(found.because)
         if found.drafting is Drafting.UNKNOWN:
             self._change.warn(f"not known whether it speculates: {found.because}")
@@ -157,14 +157,14 @@ class EngineChange:
 
     def _drafting(self) -> StartCheck:
         """What its slots show, and its log says, of drafting."""
-        return check_start(self.promise, self.child.tail.texts, probe=False)
+        return check_start(self.settings, self.child.tail.texts, probe=False)
 
     def probe(self) -> None:
         """One completion; what the runner's own probe of this start has shown is not asked again. Raises
         `StepFailedError` where there is none."""
-        promise = self.promise
-        if promise.no_probe is not None:
-            self._steps.say(f"skipped: {promise.no_probe}")
+        settings = self.settings
+        if settings.no_probe is not None:
+            self._steps.say(f"skipped: {settings.no_probe}")
             return
         limit = min(_PROBE_S, self._change.journal.health_timeout_s)
         deadline = time.monotonic() + min(limit, _RUNNER_S)
@@ -175,9 +175,9 @@ class EngineChange:
         if known is not None and not known.pending and not known.probe_problem and known.probe_tokens:
             tokens, seconds, problem = known.probe_tokens, known.probe_s, ""
         else:
-            found = first_completion(promise, limit)
+            found = first_completion(settings, limit)
             tokens, seconds, problem = found.tokens, found.seconds, found.problem
-        if not problem and not healthy(promise.url):
+        if not problem and not healthy(settings.url):
             problem = "it generated, and is not healthy any more"
         # Its runner needs a moment to read the end of the output of an engine that has just died.
         deadline = time.monotonic() + _LAST_WORDS_S
@@ -190,17 +190,17 @@ class EngineChange:
     def stands(self, *, at_last: bool) -> bool:
         """Whether it answers, now that it was verified. Raises `StepFailedError` where it ended, has not answered for
         long, or drafts no more although its settings ask for it, which is seen `at_last` and now and then before."""
-        promise = self.promise
+        settings = self.settings
         if self.child.ended is not None:
             self._down_since = time.monotonic()
             raise self._failed(f"the engine ended with {self.child.ended} after everything had been verified")
-        well, now = healthy(promise.url), time.monotonic()
+        well, now = healthy(settings.url), time.monotonic()
         if not self._well_at:
             self._well_at, self._next_look = now, now + _DRAFTING_LOOK_S
         if not well and now - self._well_at > _DEAF_S:
             raise self._failed(f"it runs, and did not answer /health for {_DEAF_S:g} s")
         if well and (at_last or now >= self._next_look):
-            found = self._drafting() if promise.speculates else None
+            found = self._drafting() if settings.spec_types else None
             if found is not None and found.slots_drafting is not None and found.drafting is Drafting.FAILED:
                 raise self._failed("it does not speculate any more")
             self._next_look = now + _DRAFTING_LOOK_S

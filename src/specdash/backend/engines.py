@@ -339,21 +339,15 @@ def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineC
     devices = list_devices(engine, visible)
     package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
     path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
-    return EngineCheck(engine, path, devices, *judge(devices, driver, visible, cpu=for_cpu(engine)))
-
-
-def judge(
-    devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str], *, cpu: bool
-) -> tuple[bool | None, str]:
-    """Whether an engine that lists `devices` uses the GPU, and in one line why, or why not. `cpu`: it was built for the
-    CPU alone."""
-    hidden = env.get("CUDA_VISIBLE_DEVICES")
+    hidden = visible.get("CUDA_VISIBLE_DEVICES")
     if devices:
-        return True, f"uses {', '.join(f'{device.name} ({device.description})' for device in devices)}"
-    if cpu:
-        return False, f"CPU only: built without CUDA{f'; besides, {driver.detail}' * (not driver.gpus)}"
-    if devices is None:
-        return None, "not known: it does not list its devices"
-    why = f"its CUDA may be newer than the driver's ({driver.version}), or CUDA's libraries are not found"
-    why = driver.detail if not driver.gpus else f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs" if hidden else why
-    return False, f"CPU only: it lists no device: {why}"
+        words = f"uses {', '.join(f'{device.name} ({device.description})' for device in devices)}"
+    elif for_cpu(engine):
+        words = f"CPU only: built without CUDA{f'; besides, {driver.detail}' * (not driver.gpus)}"
+    elif devices is None:
+        words = "not known: it does not list its devices"
+    else:
+        why = f"its CUDA may be newer than the driver's ({driver.version}), or CUDA's libraries are not found"
+        why = f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs" if hidden else why
+        words = f"CPU only: it lists no device: {why if driver.gpus else driver.detail}"
+    return EngineCheck(engine, path, devices, None if devices is None else bool(devices), words)

@@ -14,7 +14,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -183,49 +183,40 @@ def describe(changes: tuple[Change, ...], most: int = 4) -> str:
     return ", ".join(shown + rest) or "no change"
 
 
-class NoteFile(Generic[Note]):
-    """A JSON file, mode 0600, that holds one note; replaced whole and synced. `what` is the name of its kind."""
-
-    def __init__(self, path: Path, kind: type[Note], what: str) -> None:
-        self.path = path
-        self._kind = kind
-        self._what = what
-
-    def read(self) -> Note | None:
-        """The note that is there. Raises `InputError` for one that cannot be read."""
-        try:
-            return read(self._kind, json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror or error}") from None
-        except ValueError as error:
-            raise InputError(
-                f"{self.path} is not a {self._what} of this version of specdash ({error}); compare the env files with "
-                "`specdash env history`, then move it away"
-            ) from None
-
-    def write(self, note: Note) -> None:
-        """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
-        with files.writing(self.path, NotWrittenError):
-            files.replace(self.path, note.to_json().encode())
-
-    def remove(self) -> None:
-        """Nothing is left to be done by it."""
-        self.path.unlink(missing_ok=True)
-        files.sweep(self.path.parent, self.path.name)
-        with contextlib.suppress(OSError):
-            files.sync_directory(self.path.parent)
+def read_note(path: Path, kind: type[Note], what: str) -> Note | None:
+    """The note that a file holds, if there is one; `what` names its kind. Raises `InputError` for one that cannot be
+    read."""
+    try:
+        return read(kind, json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(
+            f"{path} is not a {what} of this version of specdash ({error}); compare the env files with "
+            "`specdash env history`, then move it away"
+        ) from None
 
 
-def journal_file(env: Mapping[str, str] = os.environ) -> NoteFile[Journal]:
-    """The journal of the one apply of this user that may be under way."""
-    return NoteFile(apply_journal_file(env), Journal, "journal")
+def write_note(path: Path, note: JsonRecord) -> None:
+    """Replace the note, mode 0600; on the disk when we return. Raises `NotWrittenError`, with the last one still
+    there."""
+    with files.writing(path, NotWrittenError):
+        files.replace(path, note.to_json().encode())
+
+
+def remove_note(path: Path) -> None:
+    """Nothing is left to be done by it."""
+    path.unlink(missing_ok=True)
+    files.sweep(path.parent, path.name)
+    with contextlib.suppress(OSError):
+        files.sync_directory(path.parent)
 
 
 def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
     """The apply that was cut short; None when there is none, or the one there is still runs. Raises `InputError`."""
-    journal = journal_file(env).read()
+    journal = read_note(apply_journal_file(env), Journal, "journal")
     return None if journal is None or same_process(journal.pid, journal.pid_started) else journal
 
 
@@ -265,13 +256,17 @@ def apply_lock(what: str, env: Mapping[str, str] = os.environ) -> Iterator[None]
 
 def read_records(path: Path) -> tuple[ApplyRecord, ...]:
     """All finished applies, oldest first; lines that are none are passed over. Raises `InputError`."""
+    return tuple(record for line in read_lines(path) if (record := ApplyRecord.from_json(line)))
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """The lines of a file of records, none where there is no such file. Raises `InputError`."""
     try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return ()
+        return path.read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; the list of applies cannot be read") from None
-    return tuple(record for line in lines if (record := ApplyRecord.from_json(line)))
+        raise InputError(f"{path}: {error.strerror or error}; it cannot be read") from None
 
 
 def next_number(records: tuple[ApplyRecord, ...]) -> int:

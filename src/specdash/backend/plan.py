@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
-    from specdash.llama.memory import SlotLayout
 
 _RULE_OF = {True: "removed-key", False: "settings"}
 
@@ -114,16 +113,6 @@ class Plan(Masked, Struct, frozen=True):
     def named(self, name: str, value: Scalar | None = None) -> str:
         """An engine parameter as it is set, or with another value in its place."""
         return setting(self.source(name), BY_NAME[name], self.settings.value(name) if value is None else value)
-
-    @property
-    def slots(self) -> SlotLayout:
-        """The slots and how they share the cache."""
-        return auto.slots_asked(self.settings)
-
-    @property
-    def cells(self) -> int:
-        """Length of one cache in tokens."""
-        return auto.cells_asked(self.settings, self.model)
 
 
 def judge(role: Role, values: Mapping[str, str], circumstances: Circumstances) -> tuple[Finding, ...]:

@@ -211,15 +211,15 @@ class ProxyChange(ProxyHold):
             return "it is on trial, and measured next"
         record = self.record
         if record is None and engine is not None:
-            record = next(iter(fronts([engine.promise.url], self.env)), None)
+            record = next(iter(fronts([engine.settings.url], self.env)), None)
         if record is None:
             return "there is no proxy"
         root = record.upstream.rstrip("/").removesuffix("/v1")
         if engine is None:
             return record if healthy(root) else "its upstream does not answer"
-        if place(engine.promise.url) != place(root):
+        if place(engine.settings.url) != place(root):
             return f"it asks {root}, which is not this backend"
-        return engine.promise.no_probe or record
+        return engine.settings.no_probe or record
 
     def request(self, proxy: ProxyRecord, engine: EngineChange | None) -> None:
         """One short turn through the proxy as a client would ask it. Raises `StepFailedError` when it fails."""
@@ -240,7 +240,7 @@ class ProxyChange(ProxyHold):
             except TimeoutError:
                 words = f"a request {through} was not answered within {limit:g} s"
                 # The clients that had waited come first: a queue says nothing about the settings.
-                if engine is None or not busy(engine.promise):
+                if engine is None or not busy(engine.settings):
                     raise StepFailedError(words) from None
                 self._change.warn(f"{words}, while the backend worked for others")
                 return

@@ -29,7 +29,7 @@ from specdash.backend.env_store import Backups, read_env
 from specdash.backend.launch import check_port, end_run_record, write_run_record
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
-from specdash.backend.start_check import StartWatch, line, promise_of
+from specdash.backend.start_check import StartWatch, line
 from specdash.backend.trial import resume
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
@@ -61,7 +61,7 @@ class EngineRun:
     def __init__(self, plan: LaunchPlan, on_output: Callable[[bytes], None]) -> None:
         """Start it, from the main thread, as the kernel ends it with that. Raises `SpecdashError`."""
         self.plan = plan
-        self.child = Child.start(plan.argv, plan.environment())
+        self.child = Child(plan.argv, plan.environment())
         self.pid = self.child.pid
         self.began = time.monotonic()
         self.tail = Tail()
@@ -271,7 +271,7 @@ class BackendSession:
         if self.watch is None and engine.code is None and (check is None or check.pending):
             self.verdict = ""
             self.watch = StartWatch(
-                promise_of(settings),
+                settings,
                 engine.tail.texts,
                 lambda found: self._order(partial(self._see, engine, found)),
                 probe=settings.start_probe,

@@ -167,6 +167,15 @@ class BackendSettings(Masked, Struct, frozen=True):
         """Whether it serves several models by name."""
         return not self.native.keys().isdisjoint(ROUTER_KEYS) or any(a.startswith("--models-") for a in self.extra_args)
 
+    @property
+    def no_probe(self) -> str | None:
+        """Why the server cannot be asked for a completion, None when it can."""
+        if self.is_router:
+            return "a router serves models by name"
+        reranks = self.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
+        reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(self.extra_args)
+        return "it serves embeddings only" if self.value("embeddings") else "it reranks only" if reranks else None
+
     def value(self, name: str) -> Scalar | None:
         """The value of an engine parameter: what was set, else its default."""
         assigned = self.parameters.get(name)

@@ -7,7 +7,6 @@ short completion. A server that sleeps is not woken, a router is asked nothing, 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from threading import Event
@@ -20,14 +19,12 @@ from specdash.collect.api_key import first_key, first_key_of
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import Health, HealthStatus
 from specdash.core.records import SEE_LOG, Drafting, StartCheck, unexplained
-from specdash.core.speculation import spec_type
-from specdash.core.structs import Masked
 from specdash.llama.client import BlockingClient
 from specdash.llama.server_answers import ParseError, error_message, mapping, natural, parse_health, parse_metrics
 from specdash.system.http import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from specdash.backend.settings import BackendSettings
     from specdash.core.readings import Counters, Slots
@@ -36,43 +33,10 @@ if TYPE_CHECKING:
 
 ANSWER_S = 5.0
 
-# What a backend env promises of the server it makes: where it answers, with which key, and whether it drafts.
 
-
-class ServerPromise(Masked, Struct, frozen=True):
-    """What a backend env says of the server it makes. `speculates` is None where that is not known."""
-
-    hidden = ("key",)
-
-    url: str
-    key: str | None = None
-    speculates: bool | None = None
-    log: str | None = None
-    no_probe: str | None = None
-    """Why the server cannot be asked for a completion, None when it can."""
-    router: bool = False
-    types: tuple[str, ...] = ()
-    """The chain of spec types, as the engine ranks them."""
-
-    def client(self, cancel: Event | None = None) -> BlockingClient:
-        """What asks the server with its key."""
-        return BlockingClient(self.url, self.key, timeout=ANSWER_S, cancel=cancel, verified=False)
-
-
-def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) -> ServerPromise:
-    """What settings promise."""
-    reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
-    reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
-    no_probe = "it serves embeddings only" if settings.value("embeddings") else "it reranks only" if reranks else None
-    return ServerPromise(
-        url=settings.url,
-        key=server_key(settings),
-        speculates=bool(settings.spec_types),
-        log=settings.log_path(base),
-        no_probe="a router serves models by name" if settings.is_router else no_probe,
-        router=settings.is_router,
-        types=settings.spec_types,
-    )
+def client_of(settings: BackendSettings, cancel: Event | None = None) -> BlockingClient:
+    """What asks the server of these settings, with its key."""
+    return BlockingClient(settings.url, server_key(settings), timeout=ANSWER_S, cancel=cancel, verified=False)
 
 
 def server_key(settings: BackendSettings) -> str | None:
@@ -142,25 +106,25 @@ def _counters(client: BlockingClient) -> Counters | None:
     return None
 
 
-def busy(promise: ServerPromise) -> int | None:
+def busy(settings: BackendSettings) -> int | None:
     """Requests that the backend works on or has queued; None where it does not tell."""
-    client = promise.client()
+    client = client_of(settings)
     counters = _counters(client)
     if counters is not None and counters.requests_processing is not None:
         return int(counters.requests_processing + (counters.requests_deferred or 0))
-    found = "" if promise.router else _slots(client)
+    found = "" if settings.is_router else _slots(client)
     return None if isinstance(found, str) else sum(slot.is_processing for slot in found.slots)
 
 
-def first_completion(promise: ServerPromise, timeout: float, cancel: Event | None = None) -> FirstCompletion:
+def first_completion(settings: BackendSettings, timeout: float, cancel: Event | None = None) -> FirstCompletion:
     """Generate a few tokens, and a few more where that has not shown everything yet; `timeout` bounds all of it.
 
     Where n-gram types draft and nothing was drafted, the answer is put into the prompt, so that there is something to
     repeat. Where a draft model drafts and no token of it was rejected, something is generated that no draft can guess.
     """
-    client, kinds = promise.client(cancel), [kind for kind in map(spec_type, promise.types) if kind is not None]
-    repeats = bool(promise.speculates) and any(not kind.reads_draft_model for kind in kinds)
-    modelled = bool(promise.speculates) and (not kinds or any(kind.reads_draft_model for kind in kinds))
+    client, kinds = client_of(settings, cancel), settings.kinds
+    repeats = any(not kind.reads_draft_model for kind in kinds)
+    modelled = bool(settings.spec_types) and (not kinds or any(kind.reads_draft_model for kind in kinds))
     deadline = time.monotonic() + timeout
     found, prompt = FirstCompletion(), LONG_PROMPT if repeats else SHORT_PROMPT
     bodies: list[dict[str, Any]] = [{"prompt": prompt, "n_predict": PROBE_TOKENS, "temperature": 0}]
@@ -214,7 +178,7 @@ _REPEATS = " (n-gram types draft only where text repeats)"
 
 
 def judge(
-    promise: ServerPromise, slots: tuple[int | None, int | None], unseen: str, failure: StartFailure | None,
+    settings: BackendSettings, slots: tuple[int | None, int | None], unseen: str, failure: StartFailure | None,
     probed: FirstCompletion | None = None,
 ) -> StartCheck:  # fmt: skip
     """The verdict on a start. `slots` are how many there are and how many of them draft, `unseen` says why that is not
@@ -238,12 +202,12 @@ def judge(
     # Slots that can draft are worth nothing on a server that fails what it is asked.
     fails = probed is not None and probed.failed
     partly = can is not None and can < (count or 0)
-    chain = ",".join(promise.types) or "the type that it detected itself"
-    if promise.router:
+    chain = ",".join(settings.spec_types)
+    if settings.is_router:
         return verdict(Drafting.UNKNOWN, "a router: each of its models has settings of its own")
-    if promise.speculates is False and (can or drafted):
+    if not settings.spec_types and (can or drafted):
         return verdict(Drafting.YES if drafted else Drafting.READY, "it drafts although the settings ask for none")
-    if promise.speculates is False:
+    if not settings.spec_types:
         return verdict(Drafting.OFF, f"no speculation type is set{f' ({unseen})' if unseen else ''}")
     if probed is not None and drafted:
         return verdict(Drafting.YES, f"{chain}, {probed.accepted} of {drafted} drafted tokens accepted")
@@ -255,7 +219,7 @@ def judge(
         return verdict(Drafting.FAILED, unexplained(can or 0, count or 0), SEE_LOG)
     if can is None:
         return verdict(Drafting.UNKNOWN, f"whether it speculates cannot be seen: {unseen}")
-    ngrams = bool(promise.types) and all(kind.startswith("ngram") for kind in promise.types)
+    ngrams = all(kind.startswith("ngram") for kind in settings.spec_types)
     why = "; no draft seen yet"
     if probed is not None:
         none = f", and made no draft in {probed.tokens} tokens{_REPEATS if ngrams else ''}"
@@ -278,7 +242,7 @@ def line(check: StartCheck) -> str:
 
 
 def check_start(
-    promise: ServerPromise,
+    settings: BackendSettings,
     lines: Callable[[], Sequence[str]],
     *,
     probe: bool = True,
@@ -292,7 +256,7 @@ def check_start(
     """
     from specdash.llama.start_failures import explain
 
-    seen = "" if promise.router else _slots(promise.client(cancel))
+    seen = "" if settings.is_router else _slots(client_of(settings, cancel))
     count = drafting = None
     all_busy, unseen = False, seen if isinstance(seen, str) else ""
     if not isinstance(seen, str):
@@ -300,15 +264,15 @@ def check_start(
         drafting = None if seen.drafting is None else sum(seen.drafting)
         unseen = "this build's /slots does not tell" if drafting is None else ""
     failure = explain(lines(), None)
-    if failure is None and promise.speculates and drafting == 0:
+    if failure is None and settings.spec_types and drafting == 0:
         # What it printed before it was ready may still be on its way through the pipe.
         time.sleep(_PIPE_S)
         failure = explain(lines(), None)
-    first = judge(promise, (count, drafting), unseen, failure)
+    first = judge(settings, (count, drafting), unseen, failure)
     reasons = (
         (not probe, "LLAMA_START_PROBE=0"),
-        (promise.no_probe is not None, promise.no_probe or ""),
-        (promise.speculates is False, "no speculation type is set"),
+        (settings.no_probe is not None, settings.no_probe or ""),
+        (not settings.spec_types, "no speculation type is set"),
         (drafting == 0, "its slots do not draft"),
         (seen == ASLEEP, "it sleeps"),
         (all_busy, "requests run in all slots"),
@@ -317,12 +281,12 @@ def check_start(
     if (skipped := next((reason for holds, reason in reasons if holds), None)) is not None:
         return replace(first, probe_problem=skipped)
     publish(replace(first, pending=True))
-    probed = first_completion(promise, PROBE_S, cancel)
+    probed = first_completion(settings, PROBE_S, cancel)
     if cancel is not None and cancel.is_set():
         return replace(first, probe_problem="cancelled")
     if probed.failed:
         failure = explain(lines(), None) or failure
-    return judge(promise, (count, drafting), unseen, failure, probed)
+    return judge(settings, (count, drafting), unseen, failure, probed)
 
 
 class StartWatch:
@@ -331,7 +295,7 @@ class StartWatch:
 
     def __init__(
         self,
-        promise: ServerPromise,
+        settings: BackendSettings,
         lines: Callable[[], Sequence[str]],
         publish: Callable[[StartCheck], None],
         *,
@@ -339,7 +303,7 @@ class StartWatch:
         engine: str | None = None,
     ) -> None:
         """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
-        self._promise, self._lines, self._publish = promise, lines, publish
+        self._settings, self._lines, self._publish = settings, lines, publish
         self._probe, self._engine = probe, engine
         self._cancel = Event()
         self._stopped = threading.Event()
@@ -351,14 +315,14 @@ class StartWatch:
         self._cancel.set()
 
     def _work(self) -> None:
-        promise, publish, answers = self._promise, self._publish, False
-        while (seen := health(promise.url, self._cancel)) is None or seen.status is not HealthStatus.OK:
+        settings, publish, cancel, answers = self._settings, self._publish, self._cancel, False
+        while (seen := health(settings.url, cancel)) is None or seen.status is not HealthStatus.OK:
             if seen is not None and not answers:
                 answers = True
                 publish(StartCheck(Drafting.UNKNOWN, time.time(), because="it is being looked at", pending=True))
             if self._stopped.wait(_POLL_S):
                 return
-        found = check_start(promise, self._lines, probe=self._probe, cancel=self._cancel, publish=publish)
+        found = check_start(settings, self._lines, probe=self._probe, cancel=cancel, publish=publish)
         if self._stopped.is_set():
             return
         found = self._counted(found, found.probe_tokens) if found.probe_tokens else found
@@ -371,8 +335,9 @@ class StartWatch:
         generated = found.probe_tokens
         # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
-            report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, tasks=tasks)
+            report = measure_unasked(settings.url, server_key(settings), self._engine, cancel=cancel, tasks=tasks)
             generated += report.generated
+        # The measurement has used `cancel` up: it ends its own connections by it.
         if tasks and not self._stopped.is_set():
             found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(tasks)))
             publish(self._counted(found, generated))
@@ -380,7 +345,7 @@ class StartWatch:
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
         moment after its answer."""
-        client = self._promise.client(self._cancel)
+        client = client_of(self._settings, self._cancel)
         for _ in range(_COUNT_LOOKS):
             counters = _counters(client)
             if counters is not None and counters.predicted_tokens == generated:

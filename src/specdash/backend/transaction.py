@@ -21,16 +21,17 @@ from specdash.backend.env_store import Backups, check_writable, read_env
 from specdash.backend.journal import (
     append_record,
     apply_lock,
-    journal_file,
     next_number,
     read_records,
+    remove_note,
     unfinished,
+    write_note,
 )
 from specdash.backend.proxies import ProxyChange
 from specdash.backend.steps import CancelledApplyError, StepFailedError, Steps
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role
 from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError
-from specdash.core.paths import applies_file, backups_dir
+from specdash.core.paths import applies_file, apply_journal_file, backups_dir
 from specdash.system.processes import own_start
 from specdash.system.text import counted
 
@@ -104,7 +105,7 @@ class Transaction:
                 with self.steps.step(ApplyStep.BACKUP):
                     self._backup()
             except SpecdashError as error:
-                journal_file(self.env).remove()
+                remove_note(apply_journal_file(self.env))
                 return self.refused(error)
             try:
                 self._forward()
@@ -310,7 +311,7 @@ class Transaction:
     def note(self, **changes: Any) -> None:
         """Write down what is about to be done. Raises `NotWrittenError`."""
         self.journal = replace(self.journal, **changes)
-        journal_file(self.env).write(self.journal)
+        write_note(apply_journal_file(self.env), self.journal)
 
     def note_if_possible(self, **changes: Any) -> None:
         """The same; a warning where it cannot be written."""
@@ -376,7 +377,7 @@ class Transaction:
             self.note_if_possible(pid=0, pid_started=0.0)
         elif edits:
             with contextlib.suppress(OSError):
-                journal_file(self.env).remove()
+                remove_note(apply_journal_file(self.env))
         return record
 
 
@@ -385,7 +386,7 @@ def undo_dead(journal: Journal, env: Mapping[str, str]) -> list[str]:
     taken = {record.number: record.outcome for record in read_records(applies_file(env))}
     if taken.get(journal.number, ApplyOutcome.ROLLBACK_FAILED) is not ApplyOutcome.ROLLBACK_FAILED:
         # It was recorded, and only its journal is left.
-        journal_file(env).remove()
+        remove_note(apply_journal_file(env))
         return []
     steps = Steps(lambda _: None)
     steps.current = journal.failed_step or journal.step

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.journal import Edit, Journal, NoteFile, apply_lock, unfinished
+from specdash.backend.journal import Edit, Journal, apply_lock, read_note, remove_note, unfinished, write_note
 from specdash.backend.proxies import ProxyHold
 from specdash.backend.start_check import healthy
 from specdash.backend.transaction import undo_dead
@@ -89,14 +89,9 @@ class TrialJournal(Masked, JsonRecord, Struct, frozen=True):
         return Journal(0, kind, now, me, own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True)
 
 
-def trial_note(env: Mapping[str, str] = os.environ) -> NoteFile[TrialJournal]:
-    """The note of the trial that is under way, or was when its runner died."""
-    return NoteFile(trial_file(env), TrialJournal, "note")
-
-
 def read_trial(env: Mapping[str, str] = os.environ) -> TrialJournal | None:
     """The trial that is noted, alive or not. Raises `InputError` for a note that cannot be read."""
-    return trial_note(env).read()
+    return read_note(trial_file(env), TrialJournal, "note")
 
 
 def begin(
@@ -132,7 +127,7 @@ def begin(
         client_pid=client_pid,
         url=plan.settings.url,
     )
-    trial_note(env).write(noted)
+    write_note(trial_file(env), noted)
     return noted
 
 
@@ -180,7 +175,7 @@ def repair(env_file: str, env: Mapping[str, str] = os.environ) -> tuple[list[str
                         edit.write()
                 except ConflictError as error:
                     why = str(error)
-                trial_note(env).remove()
+                remove_note(trial_file(env))
                 lines.append(f"`specdash {noted.what}` was cut short while it tried settings: {why}")
     except ConflictError:
         # Another process is at it, and will finish it.

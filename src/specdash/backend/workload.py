@@ -16,16 +16,13 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from specdash.llama.client import question
 from specdash.llama.server_answers import mapping
 from specdash.system.http import Http, HttpReply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REQUEST_DEADLINE_S = 60.0
 _NAMES = ("name", "value", "path", "line", "header", "key", "item", "socket", "token", "field", "option", "record")
@@ -37,22 +34,19 @@ class TrafficPhase(Struct, frozen=True):
 
     name: str
     seconds: float
-    clients: int = 1
     texts: tuple[str, ...] = ()
-    settings: Mapping[str, float] = field(default_factory=dict)
+    clients: int = 1
+    temperature: float = 0.0
 
 
-_PATTERNS = (
-    *("Write a JSON list of {name} records.", "Count from {start} to {end}."),
-    *("Write numbered assignments for {name}.", "Repeat {name} {count} times."),
-)
-PHASES: tuple[TrafficPhase, ...] = (
-    TrafficPhase("pattern", 28.0, texts=_PATTERNS),
-    TrafficPhase("coding", 16.0, texts=("Write the function `def read_{name}(self, name)`.",)),
-    TrafficPhase("long prefill", 6.0, texts=("Summarise this module:\n{code}",), settings={"max_tokens": 48}),
-    TrafficPhase("hot", 40.0, 4, ("Explain what a {name} is.",), {"temperature": 1.3}),
-    TrafficPhase("idle", 4.0, 0),
-)
+PHASES = (
+    TrafficPhase("pattern", 28.0, ("Write a JSON list of {name} records.", "Count from {start} to {end}.",
+                                   "Write numbered assignments for {name}.", "Repeat {name} {count} times.")),
+    TrafficPhase("coding", 16.0, ("Write the function `def read_{name}(self, name)`.",)),
+    TrafficPhase("long prefill", 6.0, ("Summarise this module:\n{code}",)),
+    TrafficPhase("hot", 40.0, ("Explain what a {name} is.",), 4, 1.3),
+    TrafficPhase("idle", 4.0, (), 0),
+)  # fmt: skip
 """One round; it repeats for as long as the demo runs. All but `hot` pay: text that is predictable, for one client at a
 time. There the temperature is high, so that few drafts hold, and four clients leave no idle arithmetic to verify them
 with."""
@@ -69,8 +63,8 @@ async def send_requests(url: str, names: tuple[str, ...], record: IO[str] | None
                 start, count, code = rng.randrange(21), rng.randrange(40, 61), _CODE[rng.randrange(2000) :][:4500]
                 drawn = {"name": rng.choice(_NAMES), "start": start, "end": start + count, "count": count, "code": code}
                 turn = {"role": "user", "content": rng.choice(phase.texts).format_map(drawn)}
-                body = {"messages": [turn], "max_tokens": 96, "temperature": 0.0, "seed": rng.randrange(2**31)}
-                answer = await question(client, path, REQUEST_DEADLINE_S, body={**body, **phase.settings})
+                body = {"messages": [turn], "max_tokens": 96, "temperature": phase.temperature}
+                answer = await question(client, path, REQUEST_DEADLINE_S, body=body)
                 timings = mapping(answer.json).get("timings") if isinstance(answer, HttpReply) else None
                 if timings is not None and record is not None:
                     record.write(json.dumps({"phase": phase.name, "ended": time.time(), "timings": timings}) + "\n")
@@ -112,8 +106,7 @@ async def work_as_agents(url: str) -> None:
                     await question(client, "/v1/messages", REQUEST_DEADLINE_S, body=body, headers=headers)
                     path = _FILES[0] if stuck else rng.choice(_FILES)
                     call = {"type": "tool_use", "id": f"toolu_{turn}", "name": "read_file", "input": {"path": path}}
-                    found = f"class Module{turn}:\n{_CODE[: rng.randrange(100, 400)]}"
-                    result = "FileNotFoundError: config.py" if stuck else found
+                    result = "FileNotFoundError: config.py" if stuck else _CODE[: rng.randrange(100, 400)]
                     answer = {"type": "tool_result", "tool_use_id": call["id"], "content": result}
                     messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [answer]}]
                     await asyncio.sleep(PAUSE_S * rng.uniform(0.5, 1.5))

@@ -120,7 +120,7 @@ def own_engine(
     if settings.certificate is not None:
         trust(settings.url, settings.certificate)
     with open(plan.log, "wb") as log:  # noqa: PTH123
-        child = Child.start(plan.argv, plan.environment(), output=log)
+        child = Child(plan.argv, plan.environment(), output=log)
         try:
             _wait_healthy(child, plan, start_s, name)
             try:

@@ -13,12 +13,12 @@ from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.structs import json_of
-from specdash.system.text import UNKNOWN, counted, duration, number, percent, table, timestamp
+from specdash.system.text import UNKNOWN, counted, number, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.backend.baseline import BaselineEffort, BaselineStep
+    from specdash.backend.baseline import BaselineEffort
     from specdash.bench.load.samples import EngineAddress
     from specdash.core.records import Baseline
 
@@ -108,23 +108,19 @@ def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namesp
     from specdash.bench.report import RunningLine
 
     kept: list[Baseline] = []
+    code, running, head = ExitCode.OK, RunningLine(), ""
+
+    def show(cell: str) -> None:
+        nonlocal head
+        head = f"  {cell:<37}"
+        running.show(head)
 
     def keep(baseline: Baseline) -> None:
         add_baseline(baseline, os.environ)
         kept.append(baseline)
-
-    code = ExitCode.OK
-    running = RunningLine()
-
-    def show(step: BaselineStep) -> None:
-        head = f"  {step.number}/{step.cells}  {step.cell.words:<32}"
-        if step.baseline is None:
-            left = f"  {duration(step.left_s)} left" if step.left_s is not None else ""
-            running.show(f"{head} {percent(step.share):>5}{left}")
-            return
         running.end()
-        low, high = number(step.baseline.low, 1), number(step.baseline.high, 1)
-        print(f"{head} {number(step.baseline.decode_rate, 1):>8} tok/s [{low}, {high}]", file=sys.stderr, flush=True)
+        low, high = number(baseline.low, 1), number(baseline.high, 1)
+        print(f"{head} {number(baseline.decode_rate, 1):>8} tok/s [{low}, {high}]", file=sys.stderr, flush=True)
 
     try:
         with MeasuredServer(place.url, place.key, engine=engine, gpu=gpu_names()) as server:

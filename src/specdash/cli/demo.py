@@ -95,9 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
     with stopped_by_signals(), private_directory() as directory, Keeper() as keeper:
-        model, no_room = demo.widened_target(directory)
-        if no_room:
-            print(f"specdash demo: {no_room}; a smaller model is served, on which drafts cannot pay", file=sys.stderr)
+        model = demo.widened_target(directory)
         target = start_backend(keeper, directory, (demo.DRAFT_TYPE,), args.engine, model)
         start_baseline(keeper, directory)
         if args.timings is None:

@@ -94,7 +94,7 @@ class KeptProcess(threading.Thread):
         try:
             with self._output.open("ab", buffering=0) if self._output is not None else nullcontext() as output:
                 sockets = [item.fileno() for item in self.sockets]
-                self.child = child = Child.start(self._argv, self._env, output=output, sockets=sockets)
+                self.child = child = Child(self._argv, self._env, output=output, sockets=sockets)
         except (SpecdashError, OSError) as error:
             print(f"specdash: {error}", file=sys.stderr, flush=True)
             return ExitCode.FAILED

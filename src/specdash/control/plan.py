@@ -15,7 +15,6 @@ from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan, settings_of
 from specdash.backend.plan import Circumstances, judge
 from specdash.backend.settings import MACHINE_KEYS
-from specdash.backend.start_check import promise_of
 from specdash.control.profiles import means_the_same
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
 from specdash.core.env_edit import key_help, masked_diff, with_changes
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdash.backend.env_store import EnvSnapshot
-    from specdash.backend.start_check import ServerPromise
+    from specdash.backend.settings import BackendSettings
     from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord, Change, WantedValues
 
@@ -184,10 +183,10 @@ def findings(
     return tuple(sorted(rows, key=lambda finding: finding.severity is not Severity.ERROR))
 
 
-def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> ServerPromise:
-    """What `values` promise. Raises `SpecdashError` where they cannot be meant."""
+def backend_settings(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> BackendSettings:
+    """Those of a backend env on this machine. Raises `SpecdashError` where they cannot be meant."""
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
-    return promise_of(settings_of({**values, **machine}, base), base)
+    return settings_of({**values, **machine}, base)
 
 
 def _pids(service: Service | None) -> frozenset[int]:

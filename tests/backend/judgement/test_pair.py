@@ -31,13 +31,9 @@ HERE = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the words below stand for: ports, and two files."""
-    files = {name: tmp_path_factory.mktemp("tls") / name for name in ("certificate", "key")}
-    for file in files.values():
-        file.write_text("PEM")
-    names = ("backend", "proxy", "nobody")
-    return {name: str(free_port("127.0.0.1")) for name in names} | {name: str(file) for name, file in files.items()}
+def ports() -> dict[str, str]:
+    """What the words below stand for."""
+    return {name: str(free_port("127.0.0.1")) for name in ("backend", "proxy", "nobody")}
 
 
 @pytest.fixture
@@ -73,12 +69,6 @@ DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the backend moves": ("upstream", ("LLAMA_PORT=%nobody",)),
     "the backend moves by an argument": ("upstream", ("LLAMA_EXTRA_ARGS=--port %nobody",)),
     "the proxy looks at the default": ("upstream", ("-LLAMA_CPP_BASE",)),
-    "only the other loopback": ("upstream", ("LLAMA_HOST=::1",)),
-    "TLS where there is none": ("upstream", ("LLAMA_CPP_BASE=https://127.0.0.1:%backend/v1",)),
-    "no TLS where the backend has it by arguments": (
-        "upstream",
-        ("LLAMA_EXTRA_ARGS=--ssl-cert-file %certificate --ssl-key-file %key",),
-    ),
     "a window larger than a slot": ("upstream-window", ("PROXY_CONTEXT_WINDOW=4096",)),
 }
 
@@ -112,8 +102,6 @@ def test_a_disagreement_is_one_error_from_either_side(
         ("LLAMA_API_KEY=other", "PROXY_UPSTREAM_API_KEY=other"),
         ("-LLAMA_API_KEY",),
         ("LLAMA_PORT=%nobody", f"LLAMA_CPP_BASE={HERE}:%nobody"),
-        ("LLAMA_HOST=0.0.0.0",),
-        ("LLAMA_HOST=::",),
         ("LLAMA_CPP_BASE=http://localhost:%backend/v1",),
         ("LLAMA_CPP_BASE=http://other-machine:%nobody/v1", "LLAMA_API_KEY=other", "PROXY_CONTEXT_WINDOW=99999"),
         ("PROXY_CONTEXT_WINDOW=2048",),

@@ -101,7 +101,7 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
     fix = f"use a smaller model{layers}: no context fits beside the weights"
     if most:
         less = f"set {plan.named('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
-        if most >= plan.cells * (1 if load.slots.unified else load.slots.sequences):
+        if most >= load.cells * (1 if load.slots.unified else load.slots.sequences):
             less = f"lower {plan.named('ctx-size')}{layers}"
         fix = f"{less}, smaller cache types, or a smaller model"
     rows = []

@@ -5,8 +5,6 @@ The proxy reads its env forgivingly; here nothing is forgiven that a change brin
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -114,8 +112,8 @@ def _upstream(proxy: _Proxy) -> Iterator[Finding]:
         yield from pair(backend, proxy.texts, around) if backend is not None else ()
 
 
-# Address, key and context, both services as they shall be. A proxy that asks another machine, or another server of this
-# one, is in front of that.
+# Port, key and context, both services as they shall be; the request through the proxy that an apply ends with shows the
+# rest. A proxy that asks another machine, or another server of this one, is in front of that.
 
 
 def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
@@ -125,8 +123,7 @@ def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstan
     here = {row.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for row in rows}
     if found is None or not (is_local(found[0].hostname or "") or found[0].hostname in here):
         return
-    (parts, port), listens = found, [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
-    host, https, fix = parts.hostname or "", parts.scheme == "https", f"set {UPSTREAM}={backend.url}/v1"
+    port, fix = found[1], f"set {UPSTREAM}={backend.url}/v1"
     if backend.port and backend.port != port:
         own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
         message = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"
@@ -134,14 +131,6 @@ def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstan
             yield warning("upstream", f"{message}; another server listens on {port}", UPSTREAM, fix)
         else:
             yield error("upstream", message, UPSTREAM, fix)
-        return
-    if not any(_reaches(host, name.strip("[]")) for name in listens):
-        message = f"{UPSTREAM} asks {host}, and the backend listens on {', '.join(listens)}"
-        yield error("upstream", message, UPSTREAM, fix)
-        return
-    if https is not (backend.certificate is not None):
-        how = ("with TLS", "without") if https else ("without TLS", "with it")
-        yield error("upstream", f"{UPSTREAM} asks {how[0]}, and the backend answers {how[1]}", UPSTREAM, fix)
         return
     yield from _key(backend, proxy.text(UPSTREAM_KEY))
     window, slot = int(proxy.values[WINDOW] or 0), cells_asked(backend, None)
@@ -166,13 +155,3 @@ def _key(backend: BackendSettings, sent: str) -> Iterator[Finding]:
         message = f"the backend asks for a key ({where}), and the proxy sends {what}"
         fix = f"set {UPSTREAM_KEY} to a key of the backend, in the same apply"
         yield error("upstream-key", message, UPSTREAM_KEY, fix)
-
-
-def _reaches(host: str, listening: str) -> bool:
-    def addresses(name: str) -> set[str]:
-        with contextlib.suppress(OSError, UnicodeError):
-            return {str(row[4][0]) for row in socket.getaddrinfo(name, None)}
-        return {name}
-
-    everywhere = listening == "::" or (listening == "0.0.0.0" and ":" not in host)  # noqa: S104 - compared, not bound
-    return everywhere or bool(addresses(host) & addresses(listening))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.backend.auto import longest_asked
+from specdash.backend.auto import cells_asked, longest_asked, slots_asked
 from specdash.backend.engines import listed_names
 from specdash.backend.rules import error, warning
 from specdash.core import envfile
@@ -99,13 +99,14 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
 
 def shared_cache(plan: Plan) -> Iterator[Finding]:
     """llama.cpp #24840: a batch that is split for want of room loses the drafts' places in it."""
-    slots, limit = plan.slots, plan.settings.number("kv-unified-per-slot")
+    slots, limit = slots_asked(plan.settings), plan.settings.number("kv-unified-per-slot")
+    cells = cells_asked(plan.settings, plan.model)
     if not plan.settings.kinds or not slots.unified or slots.sequences < 2:
         return
-    if limit and limit * slots.sequences <= plan.cells:
+    if limit and limit * slots.sequences <= cells:
         return
     message = (
-        f"{slots.sequences} slots share one cache of {plan.cells} tokens: where it is nearly full, a draft can fail "
+        f"{slots.sequences} slots share one cache of {cells} tokens: where it is nearly full, a draft can fail "
         "its request with HTTP 500 (speculative batch index)"
     )
     fix = "give each slot its own (LLAMA_ARG_KV_UNIFIED=0 and a number in LLAMA_PARALLEL), or raise LLAMA_CTX_SIZE"
@@ -121,7 +122,7 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
     if not plan.settings.kinds:
         return
     longest = longest_asked(plan.settings, plan.draft)
-    slots, batch = plan.slots.sequences, plan.settings.number("batch-size")
+    slots, batch = slots_asked(plan.settings).sequences, plan.settings.number("batch-size")
     needed = slots * (longest + 1)
     if batch < needed:
         many = f"{slots} slots with " if slots > 1 else ""

@@ -16,7 +16,7 @@ from specdash.backend.env_store import read_env
 from specdash.bench.load.samples import BootFailedError, EngineAddress
 from specdash.control.change import Apply, Trial
 from specdash.control.deployment import start_command
-from specdash.control.plan import ApplyOptions, promise, service_of
+from specdash.control.plan import ApplyOptions, backend_settings, service_of
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
 from specdash.core.records import Drafting
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.start_check import ServerPromise
     from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyPlan
     from specdash.core.changes import ApplyProgress, ApplyRecord
@@ -177,11 +176,12 @@ class ServiceBed:
         raise error or SpecdashError(record.reason)
 
     def _place(self) -> EngineAddress:
+        from specdash.backend.start_check import server_key
+
         service = service_of(self._deployment, Role.BACKEND)
-        promised = promise(read_env(service.env_file).values, self._env)
-        engine = service.record()
-        url = engine.url if engine is not None else promised.url
-        return EngineAddress(url, promised.key, log=engine.log if engine is not None else promised.log)
+        settings, engine = backend_settings(read_env(service.env_file).values, self._env), service.record()
+        url, log = (engine.url, engine.log) if engine is not None else (settings.url, settings.log_path(self._env))
+        return EngineAddress(url, server_key(settings), log=log)
 
 
 class OwnBed:
@@ -244,7 +244,7 @@ class OwnBed:
         from specdash.backend.start_check import check_start
         from specdash.bench.engines import last_words
 
-        found = check_start(self._promise(plan), list, probe=False)
+        found = check_start(plan.settings, list, probe=False)
         if found.drafting is Drafting.FAILED:
             raise SpecdashError(f"{found.because}: {last_words(plan.log)}")
 
@@ -268,11 +268,6 @@ class OwnBed:
             words = f"it does not fit beside what runs now: {problem}; --force tries it all the same"
             raise BootFailedError(words, out_of_memory=True)
         return plan
-
-    def _promise(self, plan: LaunchPlan) -> ServerPromise:
-        from specdash.backend.start_check import promise_of
-
-        return promise_of(plan.settings, self._env)
 
 
 class _FromInsideError(SpecdashError):

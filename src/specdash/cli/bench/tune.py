@@ -297,12 +297,13 @@ class TuneCommand:
 
     def _place(self, bed: ServiceBed | OwnBed) -> EngineAddress | None:
         """Where the service answers, if it does."""
-        from specdash.backend.start_check import healthy
+        from specdash.backend.start_check import healthy, server_key
         from specdash.bench.load.samples import EngineAddress
-        from specdash.control.plan import promise
+        from specdash.control.plan import backend_settings
 
-        promised = promise(bed.values, self._env)
-        return EngineAddress(promised.url, promised.key, log=promised.log) if healthy(promised.url) else None
+        settings = backend_settings(bed.values, self._env)
+        place = EngineAddress(settings.url, server_key(settings), log=settings.log_path(self._env))
+        return place if healthy(settings.url) else None
 
     def _carried_out(self, bed: ServiceBed | OwnBed, place: EngineAddress | None, prepared: PreparedRun) -> int:
         from specdash.tune.run.run_report import write_report

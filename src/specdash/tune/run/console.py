@@ -178,7 +178,7 @@ class TunerConsole:
                 # Only then, and never before the first paint: it brings all of the backend, and pydantic.
                 from specdash.backend.child import Child
 
-                process = Child.start(command, self._env, output=descriptor).process
+                process = Child(command, self._env, output=descriptor).process
             else:
                 process = subprocess.Popen(
                     command,
