@@ -240,10 +240,6 @@ class Watch:
         )
         self.at = 0.0
 
-    def read(self, source: Source, value: Any) -> None:
-        """One reading of now: a value, or a failure."""
-        tell(self.state, self.at, **{source: value})
-
     def look(self, seconds: float = 1.0, **readings: Any) -> None:
         """Every source once a second for so long, HEALTH last: `health`, `metrics`, `slots`, `process` …"""
         for _ in range(round(seconds)):

@@ -195,9 +195,9 @@ def test_the_trace_shows_a_repeating_step_before_the_slots_do() -> None:
     parser, lines = LogParser(), (CASES / "03_ngram_verify_loop.log").read_bytes().splitlines(keepends=True)
     slots = watch.state.value(Source.SLOTS)
     of_the_log = replace(slots, slots=(replace(slots.slots[0], id=7),))
-    watch.read(Source.LOG, parser.feed(lines[0]))
+    tell(watch.state, watch.at, log=parser.feed(lines[0]))
     watch.look(1, slots=of_the_log)
-    watch.read(Source.LOG, parser.feed(b"".join(lines[1:] * 2)))
+    tell(watch.state, watch.at, log=parser.feed(b"".join(lines[1:] * 2)))
     watch.look(6, slots=of_the_log, health=OK)
     assert dict(watch.found("slot_hung").evidence)["steps that went back to a checkpoint"] == "22"
 
@@ -218,17 +218,6 @@ def test_what_is_healthy_and_what_is_not_gets_its_words(case: str, seconds: floa
     assert watch.raised() - {"speculation_hurting"} == ({rule} if rule else set())
     assert not rule or words in watch.found(rule).summary
     assert watch.picture.speedup.baseline is None, "none is needed"
-
-
-def test_a_models_state_says_whether_it_was_ever_loaded_and_how_its_server_ended() -> None:
-    words = {model.id: model.words for model in play("10_router_never_loaded_failed", 3).picture.views.router.models}
-    assert words == {
-        "never-loaded": "never loaded",
-        "unloaded-by-hand": "unloaded",
-        "crashed": "failed (exit code -6)",
-        "decider-1b": "sleeping",
-        "fetching": "downloading",
-    }
 
 
 def test_a_prompt_over_the_caches_limit_and_the_build_of_each_request_are_read_from_the_log() -> None:

@@ -51,7 +51,6 @@ YES = StartCheck(Drafting.YES, 1.0, "draft-simple, 5 of 8 drafted tokens accepte
         (DraftingEvidence(slots=(True,), drafted=8, accepted=5), Drafting.YES),
         (DraftingEvidence(slots=(True,), check=YES), Drafting.YES),
         (DraftingEvidence(slots=(False,)), Drafting.OFF),
-        (DraftingEvidence(slots=(False,), knows_parameters=True), Drafting.OFF),
         (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none"),)), Drafting.OFF),
         (DraftingEvidence(slots=(False,), parameters=ASKED), Drafting.FAILED),
         (DraftingEvidence(slots=(False,), problems=(VOCABULARY, MISMATCH)), Drafting.FAILED),
