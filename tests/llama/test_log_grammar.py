@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specdash.core.log_facts import LogBatch, TaskReleased
 from specdash.llama.log import GRAMMAR, LINE_CLASSES, TABLE, WARNING_CLASSES, warning_class
-from specdash.llama.log.forms import FIELD, SLOT
-from specdash.llama.log.parser import ANSI, LogParser
+from specdash.llama.log.forms import ANSI, FIELD, SLOT
+from specdash.llama.log.parser import LogParser
 from specdash.llama.log.safe import recognise
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
