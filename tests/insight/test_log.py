@@ -20,7 +20,6 @@ from specdash.insight.log.log_view import LogView, SlotSteps, StormBook
 from specdash.insight.rates import SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 from specdash.insight.request import DraftTally
 from specdash.llama.log.parser import LogParser
-from specdash.llama.log.safe import own_seconds
 
 # Sums: nothing drafted is unknown, and rounding above a million is not believed
 
@@ -163,21 +162,6 @@ def test_requests_are_as_old_as_the_file_makes_them(log: bytes, ago: float, ages
     if not ages:
         watched.now += 60
         assert watched.look(bare(2)) == [0]
-
-
-@pytest.mark.parametrize(
-    ("line", "seconds"),
-    [
-        ("0.00.005.202 I cmn  common_param: x", 0.005202),
-        ("12.03.000.001 W srv  x", 723.000001),
-        ("Oct 05 10:00:00 host llama-server[123]: 1.02.000.000 I srv x", 62.0),
-        ('{"type":"log","time":2500000,"level":"info","msg":"x"}', 2.5),
-        ("[8081] 0.00.005.202 I srv x", None),
-        ("no 1.2.3 stamp", None),
-    ],
-)
-def test_a_whole_line_has_its_own_servers_time(line: str, seconds: float | None) -> None:
-    assert own_seconds(line) == seconds
 
 
 def test_a_router_child_that_began_later_is_dated_by_its_own_clock() -> None:

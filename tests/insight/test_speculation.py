@@ -60,14 +60,12 @@ YES = StartCheck(Drafting.YES, 1.0, "draft-simple, 5 of 8 drafted tokens accepte
         (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none,ngram-mod"),)), Drafting.FAILED),
         (DraftingEvidence(check=FAILED), Drafting.FAILED),
         (DraftingEvidence(check=YES), Drafting.YES),
-        (DraftingEvidence(drafted=8), Drafting.YES),
         (DraftingEvidence(problems=(VOCABULARY,)), Drafting.FAILED),
         (DraftingEvidence(knows_parameters=True), Drafting.OFF),
         (DraftingEvidence(knows_parameters=True, hidden="/slots: no answer within 3 s"), Drafting.UNKNOWN),
         (DraftingEvidence(parameters=ASKED, knows_parameters=True), Drafting.UNKNOWN),
         # A check under way shows nothing yet.
         (DraftingEvidence(slots=(True,), check=PENDING), Drafting.READY),
-        (DraftingEvidence(check=PENDING), Drafting.UNKNOWN),
         (DraftingEvidence(slots=(True,), away="the server does not answer"), Drafting.UNKNOWN),
     ],
 )

@@ -106,10 +106,8 @@ UNSEEN_PREFIXES = [
     "2026-05-17 11:04:29.397 | INFO     | llama:run:42 - ",
     "[model-7b.Q4_K_M.gguf] ",
     "2026-05-17 11:04:29,397 INFO llama: ",
-    "[pod/llama-0/llama-server] ",
     "2026-05-17T11:04:29.397321+00:00 app[web.1]: ",
     "<6>",
-    "worker7 >>> ",
     "сервер → ",
 ]
 """What programs put in front of a line that no table here knows."""

@@ -59,7 +59,6 @@ def prefill(done: int) -> Slots:
                 (4, {"health": OK, "metrics": counters(100)}, {})]),
         (live, [(1, {"health": OK, "process": SLOW}, {}), (25, {"health": TIMEOUT, "process": SLOW}, {}),
                 (10, {"health": TIMEOUT, "process": SLOW}, {"server_hung": ""})]),
-        (live, [(1, {"metrics": counters(100), "health": TIMEOUT}, {})]),
         # What needs no silence is raised though specdash is starved.
         (live, [(5, {"scheduling": STARVED, "health": REFUSED, "process": ENDED},
                  {"cpu_starved": "", "backend_down": ""})]),

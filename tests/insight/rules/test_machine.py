@@ -93,7 +93,6 @@ def left(mib: int, **changes: Any) -> Host:
         (gpu_left(200), {}, 10, ("memory_pressure", WARNING, "GPU 0 (H200) has 200 MiB of 80.0 GiB left")),
         (gpu_left(30), {}, 10, ("memory_pressure", CRITICAL, "GPU 0")),
         ((GPU, replace(gpu_left(0)[0], index=1, processes=(GpuProcess(11, GIB),))), {}, 10, None),
-        ((GPU,), {"host": left(4096)}, 10, None),
         ((GPU,), {"host": left(1800)}, 10, ("memory_pressure", WARNING, "is left on the machine")),
         ((GPU,), {"host": left(1024)}, 10, ("memory_pressure", CRITICAL, "is left on the machine")),
         ((GPU,), {"host": left(40 * 1024, memory_total_bytes=1024 * GIB)}, 10, None),
