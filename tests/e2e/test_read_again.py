@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from insight.scenes import OK, Watch
+from insight.scenes import OK, Watch, tell
 from specdash.backend.launch import free_port
 from specdash.core.proxy_events import ProxyEvents, RequestEvent, from_json
-from specdash.core.readings import Source
 from specdash.insight.proxy.read_again import ReadAgain, Reason, read_again
 from specdash.llama.log.parser import LogParser
 from support.proxy_process import ProxyProcess
@@ -40,9 +39,9 @@ class Client:
         assert self.proxy.request("POST", "/v1/chat/completions", body, {"x-session-id": "one"}).status == 200
         self.proxy.wait_idle()
         self.watch = Watch()
-        self.watch.read(Source.LOG, LogParser().feed(self.log.read_bytes()))
+        log = LogParser().feed(self.log.read_bytes())
         events = tuple(event for line in self._lines() if isinstance(event := from_json(line), RequestEvent))
-        self.watch.read(Source.PROXY_EVENTS, ProxyEvents(events))
+        tell(self.watch.state, self.watch.at, log=log, proxy_events=ProxyEvents(events))
         newest = max(self.watch.state.picture(self.watch.at, events[-1].at + 1).views.prefix_cache.requests,
                      key=lambda request: request.began)  # fmt: skip
         return read_again(newest)

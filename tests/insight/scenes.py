@@ -200,14 +200,12 @@ def requests(
     speed: float = 50.0,
     rate: float = 0.6,
     noise: float = 0.2,
-    likeness: float = 10.0,
 ) -> list[ServedRequest]:
-    """Requests one after the other from `start`: lognormal speeds, and acceptance that varies from one to the next, the
-    less the greater their `likeness`."""
+    """Requests one after the other from `start`: lognormal speeds, and acceptance that varies from one to the next."""
     found = []
     for began in (start + 2.5 * place for place in range(count)):
         drafted = max(5, int(rng.lognormvariate(5, 0.8)))
-        share = rng.betavariate(rate * likeness, (1 - rate) * likeness)
+        share = rng.betavariate(rate * 10, (1 - rate) * 10)
         accepted = min(drafted, max(0, round(rng.gauss(drafted * share, (drafted * share * (1 - share)) ** 0.5))))
         rates = speed * rng.lognormvariate(0, noise), 20 * speed * rng.lognormvariate(0, noise)
         found.append(
@@ -241,10 +239,6 @@ class Watch:
             wall_offset=lambda: self.offset,
         )
         self.at = 0.0
-
-    def read(self, source: Source, value: Any) -> None:
-        """One reading of now: a value, or a failure."""
-        tell(self.state, self.at, **{source: value})
 
     def look(self, seconds: float = 1.0, **readings: Any) -> None:
         """Every source once a second for so long, HEALTH last: `health`, `metrics`, `slots`, `process` …"""
@@ -297,11 +291,6 @@ def rule(judge: Callable[[RuleScene, Limits], Iterable[Symptom]], rule_id: str =
     return Rule(rule_id, "availability", "Scripted", meaning="", checks=(), judge=judge, **fields)
 
 
-def only(*ids: str) -> tuple[Rule, ...]:
-    """These rules of those shipped."""
-    return tuple(item for item in shipped() if item.id in ids)
-
-
-def of_family(*families: str) -> tuple[Rule, ...]:
-    """The rules of these families."""
-    return tuple(item for item in shipped() if item.family in families)
+def only(*names: str) -> tuple[Rule, ...]:
+    """These rules of those shipped, or those of these families."""
+    return tuple(item for item in shipped() if item.id in names or item.family in names)

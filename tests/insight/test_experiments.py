@@ -1,6 +1,7 @@
 """Before and after an apply: which requests count, and what they show."""
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -239,28 +240,10 @@ def test_an_unfair_comparison_gives_the_reason() -> None:
     assert "answers are 4.0x shorter after" in caveats(decode_tokens=25)
 
 
-@pytest.mark.parametrize(
-    ("runs", "count", "better", "most_wrong", "least_found", "how"),
-    [
-        # Settings that change nothing: of 150 experiments with 5 % wrong ones, at most 16 are in 999 of 1,000 cases.
-        (150, 20, 1.0, 16 / 150, 0.0, {"noise": 0.25}),
-        # A change of 15 % is mostly found and never turned round.
-        (60, 40, 1.15, 1 / 60, 0.7, {"noise": 0.15, "likeness": 30.0}),
-    ],
-    ids=["no change", "fifteen percent"],
-)
-def test_how_often_the_card_is_wrong(
-    runs: int, count: int, better: float, most_wrong: float, least_found: float, how: dict[str, float]
-) -> None:
-    """Simulated requests with fixed seeds. Figures of longer runs: docs/experiments.md."""
-    rng = random.Random(20_260)
-    found = {name: dict.fromkeys(ExperimentVerdict, 0.0) for name in MeasureName}
-    for _ in range(runs):
-        before = requests(rng, T, count, **how)
-        after = requests(rng, T, count, speed=50.0 * better, rate=min(0.6 * better, 0.95), **how)
-        for name, one in compared(before, after).items():
-            found[name][one.verdict] += 1 / runs
-    for name, verdicts in found.items():
-        wrong = verdicts[WORSE] + (verdicts[BETTER] if better == 1.0 else 0.0)
-        assert wrong <= most_wrong, (name, verdicts)
-        assert verdicts[BETTER] >= least_found, (name, verdicts)
+def test_settings_that_change_nothing_are_seldom_called_better_or_worse() -> None:
+    """Of 150 with 5 % wrong ones at most 16 are, in 999 of 1,000 cases. Longer runs: docs/experiments.md."""
+    rng, wrong = random.Random(20_260), Counter[MeasureName]()
+    for _ in range(150):
+        before, after = (requests(rng, T, 20, noise=0.25) for _ in range(2))
+        wrong.update(name for name, one in compared(before, after).items() if one.verdict in (BETTER, WORSE))
+    assert max(wrong.values(), default=0) <= 16, wrong

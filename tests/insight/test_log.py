@@ -20,7 +20,6 @@ from specdash.insight.log.log_view import LogView, SlotSteps, StormBook
 from specdash.insight.rates import SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 from specdash.insight.request import DraftTally
 from specdash.llama.log.parser import LogParser
-from specdash.llama.log.safe import own_seconds
 
 # Sums: nothing drafted is unknown, and rounding above a million is not believed
 
@@ -165,21 +164,6 @@ def test_requests_are_as_old_as_the_file_makes_them(log: bytes, ago: float, ages
         assert watched.look(bare(2)) == [0]
 
 
-@pytest.mark.parametrize(
-    ("line", "seconds"),
-    [
-        ("0.00.005.202 I cmn  common_param: x", 0.005202),
-        ("12.03.000.001 W srv  x", 723.000001),
-        ("Oct 05 10:00:00 host llama-server[123]: 1.02.000.000 I srv x", 62.0),
-        ('{"type":"log","time":2500000,"level":"info","msg":"x"}', 2.5),
-        ("[8081] 0.00.005.202 I srv x", None),
-        ("no 1.2.3 stamp", None),
-    ],
-)
-def test_a_whole_line_has_its_own_servers_time(line: str, seconds: float | None) -> None:
-    assert own_seconds(line) == seconds
-
-
 def test_a_router_child_that_began_later_is_dated_by_its_own_clock() -> None:
     lines = b"500.00.000.000 I srv  x: y\n" + b"".join(b"[8090] " + line + b"\n" for line in request(5, 1).splitlines())
     state = tell(server(), 100.0, log=replace(LogParser().feed(lines), age_s=2.0))
@@ -303,32 +287,24 @@ def test_running_requests_are_rated_by_their_growth_from_look_to_look(
         assert slots.decode_by_slot == {0: 30.0, 1: 10.0}
 
 
-def test_ended_requests_are_rated_by_their_own_seconds_times_the_busy_slots() -> None:
-    names = ("prompt_tokens", "prompt_seconds", "predicted_tokens", "predicted_seconds", "decode_calls")
-    before, after = (
-        Counters(**dict(zip(names, totals, strict=True)), busy_slots_per_decode=busy)  # type: ignore[arg-type]
-        for *totals, busy in ((0, 0, 0, 0, 0, 0), (500, 0.25, 400, 8, 100, 2))
-    )
-    assert mean_busy_slots(before, after) == 2
-    assert counter_rates(Scrape(0, before), Scrape(10, after), 2) == (2000.0, 100.0)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "rates"),
     [
+        # By their own seconds, times the two slots that were at work.
+        ((0, 0, 0, 0), (500, 0.25, 400, 8), (2000.0, 100.0)),
         # No request ended; one token after a cache hit, and the first token of an answer; seconds printed too coarsely.
         ((5, 1, 5, 1), (5, 1, 5, 1), (None, None)),
         ((500, 1, 50, 1), (501, 2.02, 51, 1.000001), (None, None)),
         ((0, 0, 900_000, 12345.6), (0, 0, 900_100, 12345.7), (None, None)),
-        ((0, 0, 900_000, 12345.6), (0, 0, 901_000, 12355.6), (None, pytest.approx(100.0))),
+        ((0, 0, 900_000, 12345.6), (0, 0, 901_000, 12355.6), (None, pytest.approx(200.0))),
     ],
 )
-def test_counters_that_grew_too_little_give_no_rate(
+def test_ended_requests_are_rated_unless_counters_grew_too_little(
     before: tuple[float, ...], after: tuple[float, ...], rates: tuple[float | None, float | None]
 ) -> None:
     names = ("prompt_tokens", "prompt_seconds", "predicted_tokens", "predicted_seconds")
     first, last = (Counters(**dict(zip(names, totals, strict=True))) for totals in (before, after))  # type: ignore[arg-type]
-    assert counter_rates(Scrape(0, first), Scrape(1, last), 1) == rates
+    assert counter_rates(Scrape(0, first), Scrape(1, last), 2) == rates
 
 
 @pytest.mark.parametrize(

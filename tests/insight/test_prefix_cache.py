@@ -143,11 +143,6 @@ def test_entries_size_hits_and_saves_are_of_the_server_that_runs_and_prompts_rea
     assert "LLAMA_LOG_VERBOSITY=4" in quiet.unknown
 
 
-GOOD = PrefixCachePicture(cached=830, processed=170, cached_share=0.83, ttft_basis="proxy")
-LITTLE = PrefixCachePicture(cached=100, processed=900, cached_share=0.1)
-OVER = {"entries": 1, "size_mib": 2460.0, "limit_mib": 1200.0}
-
-
 def test_a_slot_has_what_it_holds_and_the_likeness_of_its_last_prompt() -> None:
     slots = Slots((Slot(0, is_processing=True, n_prompt_tokens=77), Slot(1, False)))
     lines = log(*request(1, 100, 12, similarity=0.12), *request(2, 100, 93, similarity=0.93))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.scenes import WALL
+from insight.scenes import WALL, tell
 from specdash.core.proxy_events import (
     ActiveView,
     Guardrail,
@@ -18,7 +18,7 @@ from specdash.core.proxy_events import (
     RequestPhase,
     SessionView,
 )
-from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
+from specdash.core.readings import FailureKind, ReadingStatus
 from specdash.core.target import Target
 from specdash.insight.picture import SERIES_COLUMNS, ProxyPicture, ProxyWindow
 from specdash.insight.proxy.proxy import KEPT_REQUESTS
@@ -29,19 +29,12 @@ TARGET = Target("http://127.0.0.1:1", proxy_url="http://127.0.0.1:4000", proxy_l
 DONE = RequestEvent(WALL - 10, "s1", "r1", duration_s=2.0, ttft_s=0.5, draft_tokens=10, accepted_tokens=7)
 
 
-def seen(*readings: Reading[object], target: Target = TARGET) -> TargetState:
-    state = TargetState(target)
-    for reading in readings:
-        state.apply(reading)
-    return state
+def seen(at: float = 1.0, target: Target = TARGET, **readings: object) -> TargetState:
+    return tell(TargetState(target), at, **readings)
 
 
-def events(*several: object) -> Reading[object]:
-    return Reading.known(Source.PROXY_EVENTS, 1.0, ProxyEvents(tuple(several)))  # type: ignore[arg-type]
-
-
-def status(at: float = 1.0, **fields: object) -> Reading[object]:
-    return Reading.known(Source.PROXY, at, replace(ProxyStatus(), **fields))
+def events(*several: object) -> ProxyEvents:
+    return ProxyEvents(tuple(several))  # type: ignore[arg-type]
 
 
 def picture(state: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:
@@ -64,12 +57,12 @@ def test_nothing_is_known_before_anything_was_seen() -> None:
 
 def test_a_dead_proxy_keeps_its_last_picture_as_stale_and_shows_nothing_as_running() -> None:
     active = (ActiveView("r", "s", WALL),)
-    refused = Reading[object].unknown(Source.PROXY, 3.0, FailureKind.REFUSED, "nothing listens there")
-    dead = picture(seen(status(active=active), refused), now=4.0)
+    running = seen(proxy=ProxyStatus(active=active))
+    assert picture(running).running == active
+    dead = picture(tell(running, 3.0, proxy=FailureKind.REFUSED), now=4.0)
     assert (dead.status, dead.running) == (ReadingStatus.STALE, ())
     assert dead.live is not None
     assert "connection refused" in dead.reason
-    assert picture(seen(status(active=active))).running == active
 
 
 LEFT = replace(
@@ -93,15 +86,13 @@ OLD = replace(DONE, at=WALL - 4000)
 def test_figures_of_the_window_are_those_of_the_requests_that_ended_in_it(
     ended: list[object], expected: ProxyWindow
 ) -> None:
-    assert picture(seen(events(*ended))).window == expected
+    assert picture(seen(proxy_events=events(*ended))).window == expected
 
 
 def test_a_proxy_that_turns_up_is_shown_and_another_one_brings_nothing_of_the_first() -> None:
     state = seen(target=Target("http://127.0.0.1:1"))
     state.retarget(replace(TARGET, proxy_origin="run record of process 7"))
-    state.apply(status(requests=3))
-    state.apply(events(DONE))
-    found = picture(state)
+    found = picture(tell(state, 1.0, proxy=ProxyStatus(requests=3), proxy_events=events(DONE)))
     assert (found.url, found.origin, found.finished) == (TARGET.proxy_url, "run record of process 7", (DONE,))
     state.retarget(replace(TARGET, proxy_url="http://127.0.0.1:4001"))
     found = picture(state)
@@ -110,30 +101,31 @@ def test_a_proxy_that_turns_up_is_shown_and_another_one_brings_nothing_of_the_fi
     assert (picture(state).finished, picture(state).window.requests) == ((), None)
 
 
-MALFORMED, LOOPS = Guardrail.MALFORMED_TOOL, "loop_breaker:applied"
+MALFORMED = Guardrail.MALFORMED_TOOL
 
 
 @pytest.mark.parametrize(
-    ("readings", "now", "counts"),
+    ("acts", "looks", "now", "counts"),
     [
         # In the window and in all; the total is the proxy's own where it has one.
-        ([events(acted(Guardrail.LOOP_BREAKER), acted(MALFORMED, GuardrailAction.DETECTED, 4000.0),
-                 acted(MALFORMED, GuardrailAction.DETECTED), acted(MALFORMED, GuardrailAction.RECOVERED))],
-         2.0, [("malformed_tool", 2, 3), ("loop_breaker", 1, 1)]),
-        ([status(counters={LOOPS: 40}), events(acted(Guardrail.LOOP_BREAKER))], 2.0, [("loop_breaker", 1, 40)]),
+        ([acted(Guardrail.LOOP_BREAKER), acted(MALFORMED, GuardrailAction.DETECTED, 4000.0),
+          acted(MALFORMED, GuardrailAction.DETECTED), acted(MALFORMED, GuardrailAction.RECOVERED)],
+         [], 2.0, [("malformed_tool", 2, 3), ("loop_breaker", 1, 1)]),
+        ([acted(Guardrail.LOOP_BREAKER)], [(1, 0, 40)], 2.0, [("loop_breaker", 1, 40)]),
         # Without events by the growth of its counters, which begin again with another proxy.
-        ([status(at, counters={LOOPS: count}) for at, count in ((1.0, 40), (100.0, 43), (110.0, 43))], 120.0,
-         [("loop_breaker", 3, 43)]),
-        ([status(at, counters={LOOPS: count}) for at, count in ((1.0, 40), (100.0, 43), (110.0, 43))], 900.0,
-         [("loop_breaker", 0, 43)]),
-        ([status(1.0, started=1.0, counters={LOOPS: 40}), status(9.0, started=8.0, counters={LOOPS: 41})], 10.0,
-         [("loop_breaker", 0, 41)]),
+        ([], [(1, 0, 40), (100, 0, 43), (110, 0, 43)], 120.0, [("loop_breaker", 3, 43)]),
+        ([], [(1, 0, 40), (100, 0, 43), (110, 0, 43)], 900.0, [("loop_breaker", 0, 43)]),
+        ([], [(1, 1, 40), (9, 8, 41)], 10.0, [("loop_breaker", 0, 41)]),
     ],
 )  # fmt: skip
 def test_guardrails_are_counted_in_the_window_and_in_all(
-    readings: list[Reading[object]], now: float, counts: list[tuple[str, int, int]]
+    acts: list[object], looks: list[tuple[float, float, int]], now: float, counts: list[tuple[str, int, int]]
 ) -> None:
-    found = picture(seen(*readings), now=now).guardrails
+    """`looks` at the proxy have their time, the proxy's start, and how many loops it counted."""
+    state = seen(proxy_events=events(*acts)) if acts else seen()
+    for at, started, count in looks:
+        tell(state, at, proxy=ProxyStatus(started=started, counters={"loop_breaker:applied": count}))
+    found = picture(state, now=now).guardrails
     assert [(one.guardrail, one.window, one.total) for one in found] == counts
     assert [sum(one.series or ()) for one in found] == [one.window for one in found]
 
@@ -143,23 +135,24 @@ def test_columns_hold_every_count_of_the_window_once(came: list[float], window_s
     now, width = WALL + 10_000, window_s / SERIES_COLUMNS
     actions = [replace(acted(Guardrail.LOOP_BREAKER), at=WALL + at) for at in sorted(came)]
     first = (now // width - SERIES_COLUMNS + 1) * width
-    found = seen(events(*actions)).picture(1.0, now, window_s).proxy.guardrails
+    found = seen(proxy_events=events(*actions)).picture(1.0, now, window_s).proxy.guardrails
     assert sum(sum(one.series or ()) for one in found) == sum(first <= int(WALL + at) for at in came)
 
 
 def test_what_is_kept_is_bounded_and_the_newest_come_first() -> None:
-    finished = picture(seen(events(*(replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50))))).finished
+    done = events(*(replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50)))
+    finished = picture(seen(proxy_events=done)).finished
     assert (len(finished), finished[0].request_id) == (KEPT_REQUESTS, f"r{KEPT_REQUESTS + 49}")
     many = [replace(acted(Guardrail.LOOP_BREAKER), guardrail=f"newer {index}") for index in range(1000)]
-    assert len(seen(events(*many)).proxy._acted) <= 64
+    assert len(seen(proxy_events=events(*many)).proxy._acted) <= 64
 
 
 def test_the_fullest_session_is_the_one_that_uses_most_of_its_own_window() -> None:
     unknown = SessionView("?", WALL)
     big = SessionView("big", WALL, context_tokens=50_000, context_window=200_000)
     full = SessionView("full", WALL, context_tokens=7_000, context_window=8_000)
-    assert picture(seen(status(sessions=(unknown, big, full)))).fullest == full
-    assert picture(seen(status(sessions=(unknown,)))).fullest is None
+    assert picture(seen(proxy=ProxyStatus(sessions=(unknown, big, full)))).fullest == full
+    assert picture(seen(proxy=ProxyStatus(sessions=(unknown,)))).fullest is None
 
 
 def test_what_a_request_does_not_have_is_unknown() -> None:

@@ -22,7 +22,7 @@ from insight.scenes import (
     speculating,
     tell,
 )
-from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics, WarningTally
+from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics
 from specdash.core.readings import Gpu, Gpus, ModelOutline, ProcessTree, Slot, Slots
 from specdash.core.records import Drafting, StartCheck
 from specdash.core.speculation import MemoryKind, Rollback
@@ -51,7 +51,6 @@ YES = StartCheck(Drafting.YES, 1.0, "draft-simple, 5 of 8 drafted tokens accepte
         (DraftingEvidence(slots=(True,), drafted=8, accepted=5), Drafting.YES),
         (DraftingEvidence(slots=(True,), check=YES), Drafting.YES),
         (DraftingEvidence(slots=(False,)), Drafting.OFF),
-        (DraftingEvidence(slots=(False,), knows_parameters=True), Drafting.OFF),
         (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none"),)), Drafting.OFF),
         (DraftingEvidence(slots=(False,), parameters=ASKED), Drafting.FAILED),
         (DraftingEvidence(slots=(False,), problems=(VOCABULARY, MISMATCH)), Drafting.FAILED),
@@ -61,14 +60,12 @@ YES = StartCheck(Drafting.YES, 1.0, "draft-simple, 5 of 8 drafted tokens accepte
         (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none,ngram-mod"),)), Drafting.FAILED),
         (DraftingEvidence(check=FAILED), Drafting.FAILED),
         (DraftingEvidence(check=YES), Drafting.YES),
-        (DraftingEvidence(drafted=8), Drafting.YES),
         (DraftingEvidence(problems=(VOCABULARY,)), Drafting.FAILED),
         (DraftingEvidence(knows_parameters=True), Drafting.OFF),
         (DraftingEvidence(knows_parameters=True, hidden="/slots: no answer within 3 s"), Drafting.UNKNOWN),
         (DraftingEvidence(parameters=ASKED, knows_parameters=True), Drafting.UNKNOWN),
         # A check under way shows nothing yet.
         (DraftingEvidence(slots=(True,), check=PENDING), Drafting.READY),
-        (DraftingEvidence(check=PENDING), Drafting.UNKNOWN),
         (DraftingEvidence(slots=(True,), away="the server does not answer"), Drafting.UNKNOWN),
     ],
 )
@@ -263,14 +260,6 @@ def test_a_log_alone_has_type_length_and_acceptance(
     assert (found.type, found.effective_length, found.clamps) == (kind, length, clamps)
     assert found.acceptance == pytest.approx(accepted)
     assert words in found.verdict
-
-
-def test_the_limit_of_synthetic_acceptance_cuts_drafts() -> None:
-    line = "0.00.1.0 W spec x: synthetic acceptance draft limit was reduced from 8 to 4 for this model"
-    warned = LogBatch(1, warnings=(WarningTally("synth_limit_reduced", 1, None, None, line),))
-    found = seen(tell(speculating("draft-simple", model=LLAMA, draft_n_max="8"), NOW - 1, log=warned))
-    assert (found.asked_length, found.effective_length) == (8, 4)
-    assert found.clamps == ("8 asked, 4 drafted: the limit of synthetic acceptance",)
 
 
 def test_in_a_chain_the_log_tells_the_types_apart_and_counters_do_not() -> None:

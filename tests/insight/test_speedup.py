@@ -389,7 +389,6 @@ WIDE = interval(0.77, 0.33, 2.26, basis=EST, verdict=UNKNOWN)
         (PAYS, {}, "PAYS 1.6×"),
         (interval(1.064, 1.03, 1.1), {}, "PAYS 1.06×"),
         (interval(0.77, 0.7, 0.85), {}, "COSTS 23 %"),
-        (interval(0.8, 0.6, 0.95, basis=EST), {}, "COSTS 20 %"),
         (interval(1.01, 0.97, 1.04), {}, "NO DIFFERENCE"),
         (interval(0.975, 0.955, 0.99), {}, "NO DIFFERENCE"),
         (interval(1.03, 1.01, 1.05), {}, "NO DIFFERENCE"),

@@ -3,7 +3,7 @@
 import gc
 import json
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -247,23 +247,31 @@ def test_no_rule_fails_and_the_picture_can_be_made_and_printed(
     assert all(len(state.columns(metric, now, window_s, 40)) == 40 for metric in Metric)
 
 
-def digest(value: Any, seen: frozenset[int] = frozenset()) -> Any:
-    """All that hangs on an object of specdash, as plain values, but for what only saves time."""
-    if id(value) in seen or callable(value):
-        return None
-    seen |= {id(value)}
-    if isinstance(value, Mapping):
-        return [(str(key), digest(entry, seen)) for key, entry in value.items()]
-    if isinstance(value, list | tuple | deque):
-        return [digest(entry, seen) for entry in value]
-    if type(value).__module__.startswith("specdash") and not isinstance(value, str):
-        return [(name, digest(getattr(value, name, None), seen)) for name in names_of(value) if name != "speedups"]
-    return repr(value)
-
-
-def names_of(value: Any) -> list[str]:
-    slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()))
-    return sorted({*slots, *getattr(value, "__dict__", ())})
+def walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """All that hangs on an object of specdash, by where it is: a leaf as its text, a collection as its size; without
+    what only saves time."""
+    is_own = type(value).__module__.startswith("specdash") and not isinstance(value, str)
+    is_collection = isinstance(value, Mapping | list | tuple | deque)
+    if callable(value) or ((is_own or is_collection) and id(value) in seen):
+        return
+    entries: Iterable[tuple[str, Any]] = ()
+    if is_own:
+        slots = {name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())}
+        names = sorted({*slots, *getattr(value, "__dict__", ())} - {"speedups"})
+        entries = [(f".{name}", getattr(value, name, None)) for name in names]
+    elif isinstance(value, Mapping):
+        yield f"{path} keys", repr([*value])
+        entries = [(f"[{type(key).__name__}]", entry) for key, entry in value.items()]
+    elif is_collection:
+        entries = (("[]", entry) for entry in value)
+    else:
+        yield path, repr(value)
+    if is_own or is_collection:
+        seen.add(id(value))
+    if hasattr(value, "__len__") and not isinstance(value, str | bytes):
+        yield path, len(value)
+    for name, entry in entries:
+        yield from walk(entry, path + name, seen)
 
 
 @given(STEPS, st.permutations([10.0, 60.0, 300.0, 3600.0]), st.sampled_from([7.5, 900.0]), st.booleans())
@@ -272,30 +280,11 @@ def test_looking_changes_nothing_and_no_window_changes_another(
 ) -> None:
     state, now = after(steps)
     state.picture(now, now, 60.0)
-    before = digest(state)
+    before = [*walk(state, "", set())]
     alone = {window_s: state.picture(now, now, window_s) for window_s in sorted(windows)}
     assert {window_s: state.picture(now, now, window_s) for window_s in windows} == alone
     derive.picture(state, now + later_s, now + later_s, 60.0, for_rules=for_rules)
-    assert digest(state) == before
-
-
-def measure(value: Any, path: str, sizes: Counter[str], seen: set[int], depth: int = 6) -> Counter[str]:
-    """The sizes of all lists, tables and queues that hang on an object of specdash, by where they are."""
-    if id(value) in seen or depth == 0 or isinstance(value, str | bytes):
-        return sizes
-    seen.add(id(value))
-    if hasattr(value, "__len__"):
-        sizes[path] = max(sizes[path], len(value))
-    if isinstance(value, Mapping):
-        for key, entry in list(value.items())[:3]:
-            measure(entry, f"{path}[{type(key).__name__}]", sizes, seen, depth - 1)
-    elif isinstance(value, list | tuple | deque):
-        for entry in list(value)[-3:]:
-            measure(entry, f"{path}[]", sizes, seen, depth - 1)
-    elif type(value).__module__.startswith("specdash"):
-        for name in names_of(value):
-            measure(getattr(value, name, None), f"{path}.{name}", sizes, seen, depth - 1)
-    return sizes
+    assert [*walk(state, "", set())] == before
 
 
 @pytest.mark.slow
@@ -312,7 +301,11 @@ def test_what_is_kept_of_hours_with_many_sessions_is_bounded() -> None:
             if is_judged:
                 state.picture(busy.at + 1, busy.wall + 1, 300.0)
         gc.collect()
-        return measure(state, "state", Counter(), set())
+        sizes = Counter[str]()
+        for path, size in walk(state, "state", set()):
+            if isinstance(size, int):
+                sizes[path] = max(sizes[path], size)
+        return sizes
 
     first = fed(4200)
     assert len(first) > 50, "the walk has lost its way"

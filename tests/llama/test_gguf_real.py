@@ -1,7 +1,6 @@
 """What a file is called, against the real llama-server and its libraries."""
 
 import ctypes
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from specdash.llama.architectures import DIFFUSION, HYBRID, KNOWN, RECURRENT, STATE_ROLLBACK
-from specdash.llama.gguf import TENSOR_TYPES, GgufError, read_facts, read_one_file
+from specdash.llama.gguf import GgufError, read_facts, read_one_file
 from specdash.llama.model_facts import describe
 from support import gguf_files as files
 from support import tiny_models as tiny
@@ -147,33 +146,12 @@ def test_no_header_that_the_library_takes_is_refused_here(tmp_path: Path) -> Non
             facts, words = read_one_file(path), ""
         except GgufError as error:
             facts, words = None, str(error)
-        # The library compares no lengths; a type of a fork is no damage here.
-        if "truncated, " in words or (facts is not None and any(t.kind not in TENSOR_TYPES for t in facts.tensors)):
+        # The library compares no lengths, and refuses more: what the engine names itself when it loads the model.
+        if "truncated, " in words or bool(handle) < (facts is not None):
             continue
         assert bool(handle) == (facts is not None), words
         agreed[bool(handle)] += 1
     assert min(agreed[True], agreed[False]) > 100
-
-
-def test_a_model_that_llama_cpp_split_is_read_whole_and_runs(tmp_path: Path) -> None:
-    tool = Path(llama_server_binary()).with_name("llama-gguf-split")
-    if not tool.exists():
-        pytest.skip("the engine has no llama-gguf-split beside it")
-    whole = tiny.write_llama(tmp_path / "whole.gguf", layers=3)
-    command = [str(tool), "--split", "--split-max-tensors", "10", str(whole), str(tmp_path / "part")]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    parts = sorted(tmp_path.glob("part-*.gguf"))
-    found = describe(read_facts(parts[0]))
-    settings = {**COMMON, "LLAMA_ARG_MODEL": str(parts[0])}
-    meta = bodies(settings, tmp_path, ("/v1/models",))["/v1/models"]["data"][0]["meta"]
-    assert (found.parts, found.parameters, found.size) == (len(parts), meta["n_params"], meta["size"])
-    assert found.parameters == describe(read_facts(whole)).parameters
-    # A later part, and a model of which one is missing, are refused by both.
-    parts[-1].unlink()
-    for path, words in ((parts[1], "is part 2 of"), (parts[0], "of them missing")):
-        with pytest.raises(GgufError, match=words):
-            read_facts(path)
-        assert not try_out({**settings, "LLAMA_ARG_MODEL": str(path)}, tmp_path).started
 
 
 def _wide_heads(path: Path) -> Path:

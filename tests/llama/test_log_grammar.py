@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specdash.core.log_facts import LogBatch, TaskReleased
 from specdash.llama.log import GRAMMAR, LINE_CLASSES, TABLE, WARNING_CLASSES, warning_class
-from specdash.llama.log.forms import FIELD, SLOT
-from specdash.llama.log.parser import ANSI, LogParser
+from specdash.llama.log.forms import ANSI, FIELD, SLOT
+from specdash.llama.log.parser import LogParser
 from specdash.llama.log.safe import recognise
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
@@ -106,10 +106,8 @@ UNSEEN_PREFIXES = [
     "2026-05-17 11:04:29.397 | INFO     | llama:run:42 - ",
     "[model-7b.Q4_K_M.gguf] ",
     "2026-05-17 11:04:29,397 INFO llama: ",
-    "[pod/llama-0/llama-server] ",
     "2026-05-17T11:04:29.397321+00:00 app[web.1]: ",
     "<6>",
-    "worker7 >>> ",
     "сервер → ",
 ]
 """What programs put in front of a line that no table here knows."""

@@ -47,6 +47,10 @@ CALLS = "llamacpp:n_decode_total"
             Counters(accepted_per_position=(9, 5, 0, 1)),
         ),
         (f'{POSITIONS}{{position="0"}} 9007199254740993\n', Counters(accepted_per_position=(9007199254740993,))),
+        *(
+            (f'{POSITIONS}{{position="{unbelievable}"}} 1\n{CALLS} 1\n', Counters(decode_calls=1))
+            for unbelievable in (MAX_POSITIONS, 999999999999, -1, "x", "")
+        ),
         # Labels and time stamps.
         (
             f'{CALLS}{{model="a }} b",note="say \\"hi\\""}} 5 1700000000\n{POSITIONS}{{model="m",position="0"}} 2\n',
@@ -66,12 +70,6 @@ def test_a_scrape_becomes_counters_and_what_is_not_there_is_unknown(body: str, c
 
 
 WRONG = ["NaN", "+Inf", "inf", "oops", "-1", "1e300", "1_000"]
-
-
-@pytest.mark.parametrize("position", [str(MAX_POSITIONS), "999999999999", "-1", "x", ""])
-def test_an_unbelievable_position_is_left_out(position: str) -> None:
-    body = f'{POSITIONS}{{position="{position}"}} 1\n{CALLS} 1\n'
-    assert parse_metrics(body) == Counters(decode_calls=1)
 
 
 @pytest.mark.parametrize(

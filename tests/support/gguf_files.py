@@ -109,14 +109,14 @@ def write_vocabulary(path: Path) -> Path:
     return write_gguf(path, "llama", {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]})
 
 
-def write_gemma3(path: Path, *, layers: int = 6, window: int = 512) -> Path:
+def write_gemma3(path: Path) -> Path:
     """A model that runs, with a sliding window in five of six layers."""
-    heads, size = 4, WIDTH // 4
+    heads, size, layers = 4, WIDTH // 4, 6
     model = Model(path, "gemma3", layers, 2 * WIDTH, heads, len(TOKENS))
     for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
         model.number(key, size)
     model.number("attention.head_count_kv", 2)
-    model.number("attention.sliding_window", window)
+    model.number("attention.sliding_window", 512)
     model.automaton(successors())
     for layer in range(layers):
         block = f"blk.{layer}."
@@ -133,9 +133,9 @@ def write_gemma3(path: Path, *, layers: int = 6, window: int = 512) -> Path:
     return path
 
 
-def write_wide(path: Path, *, layers: int = 4, size: int = 512) -> Path:
+def write_wide(path: Path) -> Path:
     """A plain model that runs, with little weight and much cache: a step of 256 tokens is megabytes."""
-    heads = 4
+    heads, size, layers = 4, 512, 4
     model = Model(path, "llama", layers, 2 * WIDTH, heads, len(TOKENS))
     for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
         model.number(key, size)

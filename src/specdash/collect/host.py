@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from specdash.core.log_places import program_and_name
 from specdash.core.masking import masked_command
-from specdash.core.paths import state_dir
-from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source
+from specdash.core.readings import FailureKind, Host, ProcessTree, Reading, Source
 from specdash.core.target import local_port
 from specdash.system.processes import is_alive, listening_pid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from specdash.core.target import Target
 
@@ -46,19 +45,16 @@ class HostCollector:
         target: Target,
         publish: Callable[[Reading[Any]], None],
         *,
-        places: Callable[[], Iterable[tuple[str, str]]] = tuple,
         memory: Callable[[], Any] = psutil.virtual_memory,
         swap: Callable[[], Any] = swap_memory,
         clock: Callable[[], float] = time.monotonic,
         find_pid: Callable[[int], int | None] = listening_pid,
     ) -> None:
-        """`places` gives the folders that are written to: what for, and the path."""
         self._port = local_port(target.url)
         self._publish = publish
         self._clock = clock
         self._find_pid = find_pid
         self._memory, self._swap = memory, swap
-        self._places = places
         self._swapped: tuple[float, int, int] | None = None
         self._cpu = CpuTimes()
         self._watch: ProcessWatch | None = None
@@ -78,7 +74,7 @@ class HostCollector:
         return min(interval_s, FIRST_PAUSE_S) if host.cpu_utilisation is None else interval_s
 
     def _host(self) -> Host:
-        memory, swap, disk = self._memory(), self._swap(), disk_of("", "/")
+        memory, swap, disk = self._memory(), self._swap(), shutil.disk_usage("/")
         now = self._clock()
         before, self._swapped = self._swapped, (now, swap.sin, swap.sout) if swap is not None else None
         swap_in = swap_out = None
@@ -88,13 +84,12 @@ class HostCollector:
             cpu_utilisation=self._cpu.utilisation(),
             cpu_count=os.cpu_count(),
             load_1m=os.getloadavg()[0],
-            disks=tuple(found for use, path in self._places() if (found := disk_of(use, path)) is not None),
             memory_total_bytes=memory.total,
             memory_used_bytes=memory.total - memory.available,
             swap_total_bytes=swap.total if swap is not None else None,
             swap_used_bytes=swap.used if swap is not None else None,
-            disk_free_bytes=disk.free_bytes if disk is not None else None,
-            disk_total_bytes=disk.total_bytes if disk is not None else None,
+            disk_free_bytes=disk.free,
+            disk_total_bytes=disk.total,
             swap_in_bytes_per_s=swap_in,
             swap_out_bytes_per_s=swap_out,
         )
@@ -125,33 +120,6 @@ class HostCollector:
             return watch
         found = self._find_pid(self._port) if self._port is not None else None
         return _watch(found, self._clock) if found is not None else None
-
-
-def written_places(target: Target, env: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Where the server, its proxy and specdash write, as far as it is on this machine."""
-    places = [("specdash's state", str(state_dir(env)))]
-    if target.log is not None and program_and_name(target.log) is None:
-        places.insert(0, ("server log", str(Path(target.log).resolve().parent)))
-    if target.proxy_log is not None and program_and_name(target.proxy_log) is None:
-        places.append(("proxy events", str(Path(target.proxy_log).resolve().parent)))
-    return places
-
-
-def disk_of(use: str, path: str) -> Disk | None:
-    """The file system of `path`, or of its nearest folder that is there; None when it cannot be looked at."""
-    place = Path(path).absolute()
-    for there in (place, *place.parents):
-        try:
-            status, device = os.statvfs(there), there.stat().st_dev
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-        if not status.f_blocks:
-            return None
-        free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-        return Disk(path, use, free, total, device, status.f_favail if status.f_files else None)
-    return None
 
 
 class CpuTimes:

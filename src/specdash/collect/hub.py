@@ -384,11 +384,9 @@ class Hub(LoopThread):
         self._group.create_task(keep_stepping(step, failed))
 
     def _watch_machine(self) -> None:
-        from specdash.collect.host import HostCollector, written_places
+        from specdash.collect.host import HostCollector
 
-        hosts = HostCollector(
-            self._target, self._publish_answer, places=lambda: written_places(self._target, self._env)
-        )
+        hosts = HostCollector(self._target, self._publish_answer)
         if self._with_host:
             self._keep_stepping(lambda: hosts.step(self._interval_s), Source.HOST, wake=self._host_wake)
         if self._with_gpu:

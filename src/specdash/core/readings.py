@@ -406,7 +406,7 @@ class Host(Fact, frozen=True):
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
     disks: tuple[Disk, ...] = ()
-    """Of the log, the proxy's events and specdash's own state; none that cannot be looked at."""
+    """Of records that specdash 0.1 wrote."""
     swap_in_bytes_per_s: float | None = None
     """Read back from the swap since the look before: what processes wait for."""
     swap_out_bytes_per_s: float | None = None

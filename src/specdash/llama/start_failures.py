@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES, spec_type
 from specdash.llama.log import GRAMMAR, TABLE
-from specdash.llama.log.forms import Cause, ServerEnd
-from specdash.llama.log.parser import ANSI
+from specdash.llama.log.forms import ANSI, Cause, ServerEnd
 from specdash.llama.log.trouble_lines import DRAFT_LOAD_FAILED, FALSE_ALARM
 
 if TYPE_CHECKING:

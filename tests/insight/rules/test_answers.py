@@ -1,9 +1,11 @@
 """Where the rules of the proxy begin; and they agree with what proxy and profiles say. Real proxies: tests/e2e."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from insight.scenes import OK, WALL, of_family
+from insight.scenes import OK, WALL, Watch, only
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
 from specdash.core.proxy_events import (
@@ -18,34 +20,30 @@ from specdash.core.proxy_events import (
     UpstreamStatus,
 )
 from specdash.core.proxy_parameters import BY_KEY
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.readings import FailureKind
 from specdash.core.records import AlertSeverity
-from specdash.core.target import Target
 from specdash.insight.rules.answers import BREAK_LOOPS_SOONER
-from specdash.insight.state import TargetState
 
-OWN = of_family("answers")
-PROXY = "http://127.0.0.1:4000"
+OWN = only("answers")
 
 
-def state(**changes: str | None) -> TargetState:
-    target = Target("http://127.0.0.1:1", **{"proxy_url": PROXY, "proxy_log": "/p", **changes})  # type: ignore[arg-type]
-    return TargetState(target, rules=OWN, wall_offset=lambda: WALL)
+def proxied(**changes: str | None) -> Watch:
+    """A server behind a proxy."""
+    watch = Watch(OWN)
+    watch.at = 99.0
+    known = {"url": "http://127.0.0.1:1", "proxy_url": "http://127.0.0.1:4000", "proxy_log": "/p"}
+    watch.retarget(**{**known, **changes})
+    return watch
 
 
-def raised(proxied: TargetState, *readings: Reading[object], at: float = 100.0) -> set[str]:
+def raised(watch: Watch, **readings: Any) -> set[str]:
     """The rules with an alert after these readings and a look at the server."""
-    for reading in (*readings, Reading.known(Source.HEALTH, at, OK)):
-        proxied.apply(replace(reading, at=at))
-    return {alert.rule for alert in proxied.picture(at, WALL + at, 60.0).alerts.active}
+    watch.look(**readings, health=OK)
+    return watch.raised()
 
 
-def status(**fields: object) -> Reading[object]:
-    return Reading.known(Source.PROXY, 0.0, replace(ProxyStatus(started=WALL), **fields))
-
-
-def read(*events: GuardrailEvent | RequestEvent) -> Reading[object]:
-    return Reading.known(Source.PROXY_EVENTS, 0.0, ProxyEvents(events))
+def status(**fields: object) -> ProxyStatus:
+    return replace(ProxyStatus(started=WALL), **fields)
 
 
 def test_they_agree_with_what_proxy_and_profiles_have() -> None:
@@ -77,11 +75,10 @@ def test_a_rule_begins_at_its_limit(
 ) -> None:
     def judged(count: int, requests: int) -> dict[str, AlertSeverity]:
         counted: dict[str, object] = {"counters": {name: count}} if ":" in name else {name: count}
-        proxied = state(proxy_log="")
-        raised(proxied, status())
-        raised(proxied, status(requests=requests, **counted), at=102.0)
-        active = proxied.picture(102.0, WALL + 102, 60.0).alerts.active
-        return {alert.rule: alert.severity for alert in active}
+        watch = proxied(proxy_log="")
+        raised(watch, proxy=status())
+        raised(watch, proxy=status(requests=requests, **counted))
+        return {alert.rule: alert.severity for alert in watch.state.alerts.picture().active}
 
     assert judged(count, most or 1000) == {rule: severity}
     assert judged(count - 1, 1000 if most is None else count) == {}
@@ -95,22 +92,22 @@ def test_events_of_long_ago_that_are_read_now_are_no_storm_and_those_of_now_name
         for kind in filter(None, kinds)
     ]
     turns = [RequestEvent(WALL + 91, "s", str(number)) for number in range(len(kinds))]
-    assert raised(state(), read(*(replace(event, at=event.at - 4000) for event in events), *turns)) == set()
-    proxied = state()
-    assert raised(proxied, read(*events, *turns)) == {"malformed_storm"}
-    (alert,) = proxied.picture(100.0, WALL + 100, 60.0).alerts.active
-    assert dict(alert.evidence)["faults"] == "truncated json 4, unknown tool 3"
+    old = [replace(event, at=event.at - 4000) for event in events]
+    assert raised(proxied(), proxy_events=ProxyEvents((*old, *turns))) == set()
+    watch = proxied()
+    assert raised(watch, proxy_events=ProxyEvents((*events, *turns))) == {"malformed_storm"}
+    assert dict(watch.found("malformed_storm").evidence)["faults"] == "truncated json 4, unknown tool 3"
 
 
 def test_a_proxy_that_was_held_and_forgotten_is_an_alert_once_requests_wait() -> None:
-    proxied = state()
+    watch = proxied()
     held = status(held=True, held_since=WALL - 3600, hold_reason="upgrade", waiting=2)
-    assert raised(proxied, held) == {"requests_waiting"}
-    (alert,) = proxied.picture(100.0, WALL + 100, 60.0).alerts.active
+    assert raised(watch, proxy=held) == {"requests_waiting"}
+    alert = watch.found("requests_waiting")
     assert alert.severity is AlertSeverity.CRITICAL
     assert "(upgrade), and 2 requests wait" in alert.summary
-    assert raised(state(), status(held=True, held_since=WALL + 99, waiting=2)) == set()
-    assert raised(state(), status(held=True, held_since=WALL - 3600)) == set()
+    assert raised(proxied(), proxy=status(held=True, held_since=WALL + 99, waiting=2)) == set()
+    assert raised(proxied(), proxy=status(held=True, held_since=WALL - 3600)) == set()
 
 
 @pytest.mark.parametrize(
@@ -122,16 +119,15 @@ def test_a_proxy_that_was_held_and_forgotten_is_an_alert_once_requests_wait() ->
     ],
 )
 def test_a_proxy_is_down_where_nothing_answers(kind: FailureKind, expected: set[str]) -> None:
-    assert raised(state(), Reading.unknown(Source.PROXY, 0.0, kind, "no")) == expected
-    unknown = state(proxy_url=None, proxy_log="")
-    assert raised(unknown, Reading.unknown(Source.PROXY, 0.0, FailureKind.NOT_CONFIGURED, "none")) == set()
+    assert raised(proxied(), proxy=kind) == expected
+    assert raised(proxied(proxy_url=None, proxy_log=""), proxy=FailureKind.NOT_CONFIGURED) == set()
 
 
 def test_an_upstream_that_is_another_server_or_fails_requests_is_out_of_reach() -> None:
     lost = status(upstream=UpstreamStatus.UNREACHABLE, upstream_url="http://127.0.0.1:2")
-    assert raised(state(), lost) == {"upstream_unreachable"}
+    assert raised(proxied(), proxy=lost) == {"upstream_unreachable"}
     same = status(upstream=UpstreamStatus.UNREACHABLE, upstream_url="http://127.0.0.1:1/v1")
-    assert raised(state(), same) == set(), "it answers: the proxy looks seldom"
+    assert raised(proxied(), proxy=same) == set(), "it answers: the proxy looks seldom"
 
 
 def test_sessions_are_named_while_they_are_at_work_and_the_fullest_only() -> None:
@@ -139,9 +135,9 @@ def test_sessions_are_named_while_they_are_at_work_and_the_fullest_only() -> Non
     left = replace(session, last_seen=WALL - 600)
     both = {"session_looping", "context_overflow"}
     for view, expected in ((session, both), (left, set()), (replace(left, active=1), both)):
-        assert raised(state(), status(sessions=(view,))) == expected
+        assert raised(proxied(), proxy=status(sessions=(view,))) == expected
     views = tuple(SessionView(f"s{at}", WALL + 90, context_tokens=860 + at, context_window=1000) for at in range(40))
-    proxied = state()
-    assert raised(proxied, status(sessions=views)) == {"context_overflow"}
-    named = {alert.subject for alert in proxied.picture(100.0, WALL + 100, 60.0).alerts.active}
+    watch = proxied()
+    assert raised(watch, proxy=status(sessions=views)) == {"context_overflow"}
+    named = {alert.subject for alert in watch.state.alerts.picture().active}
     assert named == {"s39", "s38", "s37", "s36", "s35"}

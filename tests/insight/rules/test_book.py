@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
-from msgspec.structs import replace
 
 from insight.scenes import OK, WALL, Watch, rule
 from specdash.core.readings import ReadingStatus, Source
@@ -22,60 +20,51 @@ from specdash.insight.rules.book import (
     AlertBook,
     likely_cause,
 )
-from specdash.insight.rules.catalogue import Limits, OverError, Rule
+from specdash.insight.rules.catalogue import Limits, OverError
 from specdash.insight.rules.scene import KEEP_S, PictureHistory, PictureSample, RuleScene, sample_of
 
 NOTICE, WARNING, CRITICAL = AlertSeverity
-
-
-class Moment(Struct, frozen=True):
-    """One judgement: what the scripted rule sees, and what the server is like. `wall` overrides the clock."""
-
-    at: float
-    subjects: tuple[str, ...] = ()
-    state: BackendState = BackendState.LIVE
-    fresh: bool = True
-    busy: bool = True
-    severity: AlertSeverity | None = None
-    wall: float | None = None
 
 
 class Play:
     """A book that judges one scripted rule, moment after moment."""
 
     def __init__(self, **fields: Any) -> None:
-        self.now: Moment = Moment(0.0)
-        self.contrary = False
-        self.rule: Rule = rule(self.judge, **fields)
-        self.book = AlertBook((self.rule,))
+        self.symptoms: list[Symptom] | None = []
+        """What the rule sees; None for the contrary of a symptom."""
+        self.book = AlertBook((rule(self.judge, **fields),))
         self.past = PictureHistory()
         self.events: list[AlertEvent] = []
 
     def judge(self, scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-        if self.contrary:
+        if self.symptoms is None:
             raise OverError
-        for subject in self.now.subjects:
-            yield Symptom(f"at {scene.now:g}", subject=subject, severity=self.now.severity)
+        return self.symptoms
 
-    def moment(self, now: Moment) -> tuple[AlertEvent, ...]:
-        self.now = now
-        status = ReadingStatus.KNOWN if now.fresh else ReadingStatus.STALE
-        backend = BackendPicture(
-            "http://x",
-            now.state,
-            requests_processing=float(now.busy),
-            sources=(SourcePicture(Source.SLOTS, status),),
-        )
-        wall = WALL + now.at if now.wall is None else now.wall
-        picture = Picture(now.at, wall, 60.0, backend)
+    def moment(
+        self,
+        at: float,
+        *subjects: str,
+        severity: AlertSeverity | None = None,
+        state: BackendState = BackendState.LIVE,
+        fresh: bool = True,
+        busy: bool = True,
+        wall: float = WALL,
+    ) -> tuple[AlertEvent, ...]:
+        """One judgement: what the rule sees, and what the server is like."""
+        if self.symptoms is not None:
+            self.symptoms = [Symptom(f"at {at:g}", subject=subject, severity=severity) for subject in subjects]
+        slots = SourcePicture(Source.SLOTS, ReadingStatus.KNOWN if fresh else ReadingStatus.STALE)
+        backend = BackendPicture("http://x", state, requests_processing=float(busy), sources=(slots,))
+        picture = Picture(at, wall + at, 60.0, backend)
         self.past.add(sample_of(picture))
         events = self.book.judge(RuleScene(picture, self.past))
         self.events += events
         return events
 
-    def seconds(self, first: int, last: int, *subjects: str, **more: object) -> None:
+    def seconds(self, first: int, last: int, *subjects: str, **more: Any) -> None:
         for at in range(first, last + 1):
-            self.moment(replace(Moment(float(at), subjects), **more))
+            self.moment(float(at), *subjects, **more)
 
     def heard(self) -> list[tuple[str, float]]:
         return [(str(event.transition), event.at - WALL) for event in self.events]
@@ -128,13 +117,13 @@ def test_alerts_are_dated_each_subject_is_one_and_the_contrary_ends_them_at_once
     assert [alert.subject for alert in play.book.active] == ["b", "a"], "the newest first"
     play.seconds(10, 10, "a", severity=CRITICAL)
     assert [alert.subject for alert in play.book.active] == ["a", "b"], "the worst first"
-    play.contrary = True
+    play.symptoms = None
     play.seconds(11, 11)
     first = next(alert for alert in play.book.past if alert.subject == "a")
     assert (first.since, first.raised, first.last, first.ended) == (WALL, WALL + 3, WALL + 10, WALL + 11)
     play = Play(clear_after_s=0)
-    play.moment(Moment(1.0, ("",)))
-    play.moment(Moment(2.0, wall=WALL - 3600.0))
+    play.moment(1.0, "")
+    play.moment(2.0, wall=WALL - 3600.0)
     (alert,) = play.book.past
     assert alert.ended == alert.raised == WALL + 1, "though the clock was set back"
 
@@ -163,18 +152,15 @@ def test_a_rule_with_a_fault_blinds_no_other_and_one_that_is_off_is_not_judged(
     assert "broken" in caplog.text
 
 
-MOMENTS = st.lists(
-    st.builds(
-        Moment,
-        at=st.integers(1, 12).map(float),
-        subjects=st.sampled_from(((), ("",), ("a",), ("", "a"))),
-        state=st.sampled_from((BackendState.LIVE, BackendState.LIVE, BackendState.LOADING, BackendState.DOWN)),
-        fresh=st.booleans(),
-        busy=st.booleans(),
-        severity=st.sampled_from((None, NOTICE, CRITICAL)),
-    ),
-    max_size=60,
-)
+LOOKED = {
+    "state": st.sampled_from((BackendState.LIVE, BackendState.LIVE, BackendState.LOADING, BackendState.DOWN)),
+    "fresh": st.booleans(),
+    "busy": st.booleans(),
+    "severity": st.sampled_from((None, NOTICE, CRITICAL)),
+}
+SEEN = st.sampled_from(((), ("",), ("a",), ("", "a")))
+MOMENTS = st.lists(st.tuples(st.integers(1, 12), SEEN, st.fixed_dictionaries(LOOKED)), max_size=60)
+"""The time since the one before, what the rule sees, and what the server is like."""
 FIELDS = {
     "raise_after_s": st.sampled_from((0, 3, 15)),
     "clear_after_s": st.sampled_from((0, 4, 20)),
@@ -186,14 +172,13 @@ FIELDS = {
 
 @given(MOMENTS, st.fixed_dictionaries(FIELDS))
 def test_events_of_one_alert_alternate_and_add_up_to_what_is_active(
-    moments: list[Moment], fields: dict[str, Any]
+    moments: list[tuple[int, tuple[str, ...], dict[str, Any]]], fields: dict[str, Any]
 ) -> None:
-    """`at` of each moment is the time since the one before."""
     play, now = Play(**fields), 0.0
     active: dict[tuple[str, str], Alert] = {}
-    for moment in moments:
-        now += moment.at
-        for event in play.moment(replace(moment, at=now)):
+    for passed, subjects, looked in moments:
+        now += passed
+        for event in play.moment(now, *subjects, **looked):
             alert = event.alert
             assert (alert.key in active) is (event.transition is not Transition.RAISED)
             if event.transition is Transition.ENDED:
@@ -202,7 +187,7 @@ def test_events_of_one_alert_alternate_and_add_up_to_what_is_active(
                 assert now - (alert.last - WALL) >= min(fields["clear_after_s"], FORGOTTEN_AFTER_S)
                 del active[alert.key]
             else:
-                assert alert.subject in moment.subjects
+                assert alert.subject in subjects
                 assert alert.raised - alert.since >= fields["raise_after_s"]
                 active[alert.key] = alert
     assert {alert.key: alert.severity for alert in play.book.active} == {

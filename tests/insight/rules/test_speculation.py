@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.scenes import NOW, OK, WALL, Watch, baseline, measured, of_family, process, row_of, tell
+from insight.scenes import NOW, OK, WALL, Watch, baseline, measured, only, process, row_of, tell
 from specdash.core.readings import Counters, Slot, Slots
 from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import OverError
 from specdash.insight.rules.scene import PictureHistory, RuleScene
 from specdash.insight.rules.speculation import speculation_hurting
 
-OWN = of_family("speculation")
+OWN = only("speculation")
 OFF = Slots((Slot(0, is_processing=True, speculative=False, n_decoded=5),))
 
 

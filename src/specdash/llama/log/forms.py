@@ -286,6 +286,8 @@ _SLOT: Final = re.compile(rb"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,
 _FUNCTION: Final = re.compile(rb"[\w()~<>+ -]{1,160}: *")
 _MAX_FUNCTIONS: Final = 3
 
+ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z^_])")
+"""Terminal escape sequences: colours, titles, cursor movements."""
 DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 MAX_FRAMES: Final = 8192
 _MAX_FRAME: Final = 1024

@@ -31,7 +31,7 @@ from specdash.core.log_facts import (
     WarningTally,
 )
 from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING
-from specdash.llama.log.forms import DIGITS, PrintedStep, TimingHeader, split_port
+from specdash.llama.log.forms import ANSI, DIGITS, PrintedStep, TimingHeader, split_port
 from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.llama.log.trouble_lines import BEFORE_START
 
@@ -135,8 +135,6 @@ def _distinct(numbers: Sequence[bytes], *, all_seen: bool) -> Touched:
     return Touched(ids, bool(ids) and not all_seen)
 
 
-ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z^_])")
-"""Terminal escape sequences: colours, titles, cursor movements."""
 MAX_LINE: Final = 64 * 1024
 """Bytes of a line that are looked at; the rest of a longer line is skipped."""
 TAIL_CHARACTERS: Final = 500

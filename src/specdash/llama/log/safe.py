@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_FLAGS, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING, warning_class
-from specdash.llama.log.forms import FIELD, SLOT, split_port, stamp_seconds
-from specdash.llama.log.parser import ANSI
+from specdash.llama.log.forms import ANSI, FIELD, SLOT, split_port, stamp_seconds
 
 if TYPE_CHECKING:
     from specdash.core.log_facts import ServerEvent
