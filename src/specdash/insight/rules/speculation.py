@@ -82,12 +82,13 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     clear_after_s=60,
     chart="decode",
     # Finished requests that it must rest on; 0, since the verdict judges that itself.
-    limits={"requests": 0},
+    limits={"requests": 0, "window_s": 60, "steps": 50, "share": 0.5},
 )
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
-    cost more than accepted tokens save. On a recurrent or hybrid model that cannot drop rejected tokens from its
-    memory, every step that rejects one restores a checkpoint and decodes what was accepted again.
+    cost more than accepted tokens save. Or, where that is not known, most rejected drafts are paid twice: a recurrent
+    or hybrid model cannot drop rejected tokens from its memory, and every step that rejects one restores a checkpoint
+    and decodes what was accepted again (seen in the log of LLAMA_TRACE=1, or verbosity 5).
 
     - the speed-up panel: measured, or an estimate? tokens per decode against mean accepted length
     - specdash baseline record, for a measured figure
@@ -112,6 +113,11 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ),
             fix=fix,
         )
+        return
+    steps, replays = (scene.logged(name, limits["window_s"]) for name in ("steps", "replays"))
+    if steps >= limits["steps"] and replays >= limits["share"] * steps:
+        words = f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again"
+        yield Symptom(words, (("steps that were decoded again", f"{replays:.0f} of {steps:.0f}"),), fix=WITHOUT)
 
 
 @rule(
