@@ -40,7 +40,6 @@ NOBODY = ("--url", "http://127.0.0.1:9")
         (("snapshot", "--json", *NOBODY), (SCREEN | PYDANTIC) - HTTPX_BRINGS),
         (("status", *NOBODY), SCREEN | PYDANTIC | {"asyncio", "httpcore", "httpx", "specdash.insight.picture"}),
         (("check", "--list-rules", "--json"), SCREEN | PYDANTIC),
-        (("targets", "--json"), SCREEN | PYDANTIC | {"httpx"}),
         (("parse-log", "/dev/null", "--json"), SCREEN | PYDANTIC | {"httpx", "pynvml", "asyncio"}),
         (("backend", "run", "--env-file", "/nowhere"), SCREEN),
     ],

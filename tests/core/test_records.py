@@ -26,7 +26,7 @@ APPLY = '{"number":1,"at":1.0,"ended_at":2.0,"kind":"apply","outcome":"applied"}
 def test_a_record_is_read_as_it_was_written_on_one_line_and_by_an_older_version(record: JsonRecord) -> None:
     text = record.to_json()
     assert "\n" not in text
-    sound = can_be_meant(json.loads(text)) and record.is_possible
+    sound = can_be_meant(json_of(record)) and record.is_possible
     found = type(record).from_json(text.replace("{", '{"new": 1, ', 1))
     assert found == record if sound else found != record
 
