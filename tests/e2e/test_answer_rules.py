@@ -162,7 +162,7 @@ def test_a_session_that_goes_on_looping_after_the_breaker_has_warned_it(bench: B
         bench.ask(1, "stuck", tools=TOOLS, messages=tool_loop(length))
     alert = bench.alert("session_looping")
     assert alert.subject == "hdr:stuck"
-    assert "for the 17th turn (warned 10 times)" in alert.summary
+    assert "for 17 turns (warned 10 times)" in alert.summary
     assert ("PROXY_FORCED_THRESHOLD", "14") in alert.fix
 
 

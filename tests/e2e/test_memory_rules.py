@@ -121,28 +121,6 @@ def test_a_prompt_cache_that_is_not_used(tmp_path: Path) -> None:
         assert "tokens were read again" in seen.until_alert("prompt_cache_lost").summary
 
 
-def test_more_conversations_than_slots(tmp_path: Path) -> None:
-    talks = {
-        name: f"# {name}\n" + f"class {name}:\n    def f(self): return {len(name)}\n" * 30
-        for name in ("A", "Bb", "Ccc")
-    }
-
-    def take_turns(server: BreakableServer, rounds: int, names: tuple[str, ...]) -> None:
-        for _ in range(rounds):
-            for name in names:
-                talks[name] += server.complete(talks[name], 16, cache_prompt=True, ignore_eos=True)["content"]
-
-    with BreakableServer(tmp_path, "--cache-ram", "0") as server, watched(server.target, OWN) as seen:
-        seen.until_live()
-        take_turns(server, 6, ("A", "Bb"))
-        until(lambda: seen.picture().backend.requests_finished == 12)
-        time.sleep(1)
-        assert seen.rules_raised() == set()
-        take_turns(server, 17, ("A", "Bb", "Ccc"))
-        alert = seen.until_alert("prompt_cache_lost")
-        assert alert.severity is AlertSeverity.NOTICE
-
-
 def start_short_of_memory(directory: Path, failed: Callable[[str], bool]) -> BreakableServer:
     """A server with so little address space that it fails in a certain way, and ends."""
     model = tiny_models.write_llama(directory / "target.gguf")

@@ -1,5 +1,6 @@
 """The rules of speculation on real servers: drafters that are never right, never draft, are not there, or get worse."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -106,15 +107,17 @@ def half_right(directory: Path) -> tuple[str, ...]:
 
 
 def test_acceptance_that_collapses(tmp_path: Path, target: Path) -> None:
-    def recite(server: BreakableServer, times: int, word: int) -> None:
+    def recite(server: BreakableServer, times: int, word: int, pause_s: float = 0.0) -> None:
         body = {"prompt": [1, tiny_models.FIRST_WORD + word], "n_predict": 20, "temperature": 0, "ignore_eos": True}
         for _ in range(times):
             server.get("/completion", body)
+            time.sleep(pause_s)
 
     flags = half_right(tmp_path)
     with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, OWN) as seen:
         recite(server, 80, 0)
         until(lambda: seen.picture().backend.requests_finished == 80)
         assert seen.rules_raised() == set()
-        recite(server, 12, len(WORDS) // 2)
+        # Seen to be rejected at several looks at the counters.
+        recite(server, 14, len(WORDS) // 2, pause_s=0.6)
         assert "draft tokens were accepted" in seen.until_alert("acceptance_collapse").summary
