@@ -94,6 +94,10 @@ def run(args: argparse.Namespace) -> int:
     settings = resolved_settings(args)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
+        # Before the threads that keep the services: each that there is already keeps its heap.
+        from specdash.cli.memory import return_memory
+
+        return_memory()
     with stopped_by_signals(), private_directory() as directory, Keeper() as keeper:
         model = demo.widened_target(directory)
         target = start_backend(keeper, directory, (demo.DRAFT_TYPE,), args.engine, model)

@@ -86,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(configuration: Configuration, reloads: list[int]) -> int:
+    from specdash.cli.memory import return_memory
+
     try:
         from specdash.proxy.http import server
     except ModuleNotFoundError as error:
@@ -94,6 +96,7 @@ def _run(configuration: Configuration, reloads: list[int]) -> int:
         raise InputError(
             f"the proxy needs the package {error.name}: run `pip install '.[proxy]'` in a checkout of specdash"
         ) from None
+    return_memory()
     return server.run(configuration, reloads)
 
 

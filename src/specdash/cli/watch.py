@@ -227,6 +227,9 @@ def open_dashboard(
             _end_apply(console)
         return app
 
+    from specdash.cli.memory import return_memory
+
+    return_memory()
     app = watched(target, complete)
     while app.chosen_target is not None:
         app = watched(as_named(app.chosen_target, settings), None)

@@ -125,13 +125,13 @@ def test_decode_slower_than_its_baseline_has_its_interval_and_the_fix_of_the_ver
         hurting(90.0, accepted=150)
 
 
-def test_acceptance_that_falls_to_a_third_of_what_it_was_is_a_collapse_and_another_mix_of_work_is_none() -> None:
-    tools, prose, broken = (40.0, 160.0, 128.0, 40.0), (40.0, 160.0, 60.0, 40.0), (40.0, 160.0, 20.0, 40.0)
+def test_acceptance_that_falls_to_a_tenth_of_what_it_was_is_a_collapse_and_another_mix_of_work_is_none() -> None:
+    tools, prose, broken = (40.0, 160.0, 128.0, 40.0), (40.0, 160.0, 30.0, 40.0), (40.0, 160.0, 10.0, 40.0)
     assert run("draft-simple", [tools] * 20 + [prose] * 12).raised() == set()
     watch = run("draft-simple", [tools] * 20 + [broken] * 6)
     assert watch.raised() == {"acceptance_collapse"}
     summary = watch.found("acceptance_collapse").summary
-    assert summary.startswith("12 % of the last 800 draft tokens were accepted, and 74 %")
+    assert summary.startswith("6 % of the last 800 draft tokens were accepted, and 74 %")
     assert run("draft-simple", [broken] * 20).raised() == set(), "it never was better"
 
 

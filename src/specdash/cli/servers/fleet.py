@@ -119,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved]) -> int:
     """The screen; whichever server is opened has its dashboard, from which one comes back."""
+    from specdash.cli.memory import return_memory
     from specdash.cli.signals import stopped_by_signals
     from specdash.cli.terminal_app import run_app
     from specdash.cli.watch import open_dashboard
@@ -126,6 +127,7 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved]) -> i
     from specdash.tui.screens.fleet import FleetApp, FleetChoice
 
     choice, keys = FleetChoice(), read_keys(settings["keys"])
+    return_memory()
     with stopped_by_signals(), fleet:
         while True:
             app = FleetApp(fleet.rows, choice, theme=settings["theme"].value, keys=keys)

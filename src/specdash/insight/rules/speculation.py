@@ -39,12 +39,12 @@ _SHARES = (1 / 30, 1 / 9, 1 / 3, 1.0)
     clear_after_s=60,
     explains=("speculation_hurting",),
     chart="acceptance",
-    # Prose after tool calls, or long contexts after short ones, are accepted half as often: that is no collapse.
-    limits={"recent_s": 600, "least_recent": 5, "drafts": 200, "before": 1000, "share": 0.4},
+    # Prose at a high temperature after code is accepted a quarter as often: that is no collapse.
+    limits={"recent_s": 600, "least_recent": 5, "drafts": 200, "before": 1000, "share": 0.15},
 )
 def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Far fewer draft tokens are accepted now than this server accepted from its start until a moment ago. What clients
-    ask for changes acceptance too, by half at most.
+    ask for changes acceptance too, but leaves about a quarter of it.
 
     - acceptance by position in the speculation panel
     - the log: draft_degraded, draft_decode_failed, ngram_mod_reset
