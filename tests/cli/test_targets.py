@@ -159,6 +159,8 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBackend
 @pytest.mark.engine
 def test_a_real_server_is_a_row_with_its_model(backend: RunningBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
+    # The server answers a moment before the runner leaves its record.
+    backend.wait_record()
     code, out, err = say("targets", "--json")
     assert (code, err) == (0, "")
     row = next(row for row in json.loads(out)["targets"] if row["url"] == backend.url)
