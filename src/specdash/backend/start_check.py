@@ -345,7 +345,7 @@ class StartWatch:
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
         moment after its answer."""
-        client = client_of(self._settings, self._cancel)
+        client = client_of(self._settings, self._stopped)
         for _ in range(_COUNT_LOOKS):
             counters = _counters(client)
             if counters is not None and counters.predicted_tokens == generated:
