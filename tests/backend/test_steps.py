@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.backend import start_check
+from specdash.backend.auto import settings_of
 from specdash.backend.engine_change import EngineChange
 from specdash.backend.session import EngineRun
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.backend.steps import StepFailedError, Steps
-from specdash.control.plan import backend_settings
 from specdash.core.errors import InputError
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
@@ -172,9 +172,9 @@ def test_what_the_runner_saw_is_waited_for_and_asked_here_only_where_it_did_not(
 
 def test_the_settings_of_an_env_say_where_it_answers_and_with_which_key() -> None:
     values = {"LLAMA_MODEL": "/m", "LLAMA_PORT": "9001", "LLAMA_API_KEY": "hush-1,hush-2"}
-    found = backend_settings(values, {})
+    found = settings_of(values, {})
     assert (found.url, start_check.server_key(found)) == ("http://127.0.0.1:9001", "hush-1")
     assert found.log_path({"HOME": "/home/x"}) == "/home/x/.local/state/specdash/logs/backend-9001.log"
     assert "hush" not in repr(found)
     with pytest.raises(InputError, match="LLAMA_MODEL is not set"):
-        backend_settings({"LLAMA_PORT": "9002"}, {})
+        settings_of({"LLAMA_PORT": "9002"}, {})
