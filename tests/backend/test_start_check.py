@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from specdash.backend.settings import BackendSettings, ParameterValue
-from specdash.backend.start_check import (
-    FirstCompletion,
-    StartWatch,
-    check_start,
-    judge,
-    line,
-)
+from specdash.backend.start_check import StartWatch, check_start, judge, line
 from specdash.core.records import Drafting, RunRecord, StartCheck
 from specdash.llama.start_failures import explain
 from support.fault_server import FaultServer, hangs, says
@@ -45,6 +39,10 @@ def completion(drafted: int, accepted: int, tokens: int = 16) -> Any:
     return says(200, json.dumps(answer))
 
 
+def probe(tokens: int, drafted: int = 0, accepted: int = 0) -> StartCheck:
+    return StartCheck(Drafting.UNKNOWN, 1.0, probe_tokens=tokens, probe_drafted=drafted, probe_accepted=accepted)
+
+
 def checked(server: FaultServer, settings: BackendSettings | None = None, **more: Any) -> StartCheck:
     return check_start(settings or asked(server.port), list, **more)
 
@@ -52,17 +50,17 @@ def checked(server: FaultServer, settings: BackendSettings | None = None, **more
 @pytest.mark.parametrize(
     ("slots", "probed", "wanted"),
     [
-        ((2, 2), FirstCompletion(16, 8, 5), Drafting.YES),
-        ((2, 2), FirstCompletion(16), Drafting.READY),
+        ((2, 2), probe(16, 8, 5), Drafting.YES),
+        ((2, 2), probe(16), Drafting.READY),
         ((2, 2), None, Drafting.READY),
         ((2, 0), None, Drafting.FAILED),
         ((2, 1), None, Drafting.FAILED),
-        ((None, None), FirstCompletion(16, 8, 8), Drafting.YES),
-        ((None, None), FirstCompletion(16), Drafting.UNKNOWN),
+        ((None, None), probe(16, 8, 8), Drafting.YES),
+        ((None, None), probe(16), Drafting.UNKNOWN),
     ],
 )
 def test_slots_and_drafts_give_the_verdict(
-    slots: tuple[int | None, int | None], probed: FirstCompletion | None, wanted: Drafting
+    slots: tuple[int | None, int | None], probed: StartCheck | None, wanted: Drafting
 ) -> None:
     found = judge(asked(), slots, HIDDEN if slots[1] is None else "", None, probed)
     assert found.drafting is wanted
@@ -71,13 +69,13 @@ def test_slots_and_drafts_give_the_verdict(
 
 
 def test_the_line_says_the_figures_or_the_cause_and_what_to_do() -> None:
-    assert line(judge(asked(), (1, 1), "", None, FirstCompletion(16, 8, 5))) == (
+    assert line(judge(asked(), (1, 1), "", None, probe(16, 8, 5))) == (
         "speculating: draft-simple, 5 of 8 drafted tokens accepted"
     )
     failed = judge(asked(), (1, 0), "", explain([MISMATCH], None))
     assert failed.cause == "vocab_mismatch"
     assert line(failed) == f"running without speculation because {failed.because}; {failed.fix}"
-    repeats = judge(asked(types=("ngram-mod",)), (1, 1), "", None, FirstCompletion(32))
+    repeats = judge(asked(types=("ngram-mod",)), (1, 1), "", None, probe(32))
     assert "n-gram types draft only where text repeats" in line(repeats)
 
 

@@ -17,6 +17,7 @@ from specdash.llama.server_answers import parse_slots
 from support import tiny_models
 from support.engines import RunningBackend, engine_env, running_backend, write_env
 from support.start_checks import behind_our_back, drafting
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,12 +109,11 @@ def test_after_the_verdict_decode_without_speculation_is_measured_and_its_tasks_
     env = drafting(models, LLAMA_START_BASELINE="1", LLAMA_PARALLEL="2", **engine_env("xllamacpp"))
     with running_backend(env, tmp_path) as backend:
         probe = len(backend.wait_checked().probe_tasks)
-        deadline = time.monotonic() + 60
-        while len(known := backend.wait_checked().probe_tasks) <= probe:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: len(backend.wait_checked().probe_tasks) > probe, 60)
+        found = backend.wait_checked()
         slots = parse_slots(json.dumps(backend.get("/slots")).encode()).slots
-        assert {slot.task for slot in slots if slot.task is not None} <= set(known)
+        assert {slot.task for slot in slots if slot.task is not None} <= set(found.probe_tasks)
+        assert dict(found.probe_totals)["predicted_tokens"] > (found.probe_tokens or 0)
         assert shown(backend, "speculating: ")
         assert backend.stderr.read_text(encoding="utf-8").count("specdash: speculating: ") == 1
     kept = read_baselines({"XDG_STATE_HOME": str(backend.state)})

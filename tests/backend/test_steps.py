@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.backend import start_check
+from specdash.backend.auto import settings_of
 from specdash.backend.engine_change import EngineChange
+from specdash.backend.session import EngineRun
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.backend.steps import StepFailedError, Steps
-from specdash.control.plan import backend_settings
 from specdash.core.errors import InputError
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes
+from support.waiting import until
 
 OK = says(200, '{"status":"ok"}')
 LOADING = says(503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error","progress":0.25}}')
@@ -46,6 +50,7 @@ def probed(server: FaultServer, *checks: StartCheck | None, limit: float = 5.0, 
         """The engine as its runner knows it."""
 
         pid, ended, left = 1, None, list(checks or (None,))
+        read_up = staticmethod(lambda _: None)
         tail = SimpleNamespace(errors=lambda: ())
         plan = SimpleNamespace(settings=of(server, dict(env)))
 
@@ -59,6 +64,17 @@ def probed(server: FaultServer, *checks: StartCheck | None, limit: float = 5.0, 
     runner: Any = SimpleNamespace(engine=Run(), replan=lambda *_: None)
     EngineChange(change, runner, SimpleNamespace(new=b"")).probe()  # type: ignore[arg-type]
     return said[-1]
+
+
+def test_an_engine_is_not_seen_to_have_ended_before_its_last_words_were_read() -> None:
+    plan: Any = SimpleNamespace(argv=("echo", "GGML_ASSERT(x)"), environment=dict)
+    engine = EngineRun(plan, lambda _: time.sleep(0.1))
+    ending = threading.Thread(target=engine.finish)
+    engine.child.exited(30)
+    ending.start()
+    until(lambda: engine.ended)
+    assert engine.tail.errors() == ("GGML_ASSERT(x)",)
+    ending.join()
 
 
 def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> None:
@@ -156,9 +172,9 @@ def test_what_the_runner_saw_is_waited_for_and_asked_here_only_where_it_did_not(
 
 def test_the_settings_of_an_env_say_where_it_answers_and_with_which_key() -> None:
     values = {"LLAMA_MODEL": "/m", "LLAMA_PORT": "9001", "LLAMA_API_KEY": "hush-1,hush-2"}
-    found = backend_settings(values, {})
+    found = settings_of(values, {})
     assert (found.url, start_check.server_key(found)) == ("http://127.0.0.1:9001", "hush-1")
     assert found.log_path({"HOME": "/home/x"}) == "/home/x/.local/state/specdash/logs/backend-9001.log"
     assert "hush" not in repr(found)
     with pytest.raises(InputError, match="LLAMA_MODEL is not set"):
-        backend_settings({"LLAMA_PORT": "9002"}, {})
+        settings_of({"LLAMA_PORT": "9002"}, {})

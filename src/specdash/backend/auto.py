@@ -6,18 +6,21 @@ drafts on a CPU, and never by themselves in models under 2B parameters, which th
 
 from __future__ import annotations
 
+import contextlib
+import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from specdash.backend.settings import SpecTypeChoice, settings_from_env
-from specdash.core.errors import InputError
+from specdash.backend.engines import find_engine, used_gpus
+from specdash.backend.settings import MACHINE_KEYS, SpecTypeChoice, settings_from_env
+from specdash.core.errors import InputError, SpecdashError
 from specdash.llama.gguf import GgufError, read_facts
 from specdash.llama.memory import ALL_LAYERS, ModelLoad, SlotLayout, cells_of, slots_of, snapshots_of
 from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
 from specdash.system.text import billions, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from specdash.backend.settings import BackendSettings
     from specdash.llama.gguf import GgufFacts
@@ -137,11 +140,10 @@ def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Sp
     return SpecTypeChoice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")
 
 
-def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bool]) -> BackendSettings:
-    """The settings of a backend env, the spec types chosen where they are left to specdash.
-
-    `on_gpu` says whether the server would use a GPU. Raises `InputError`.
-    """
+def settings_of(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> BackendSettings:
+    """The settings of a backend env on this machine, the spec types chosen where they are left to specdash. Raises
+    `InputError`."""
+    env = {**values, **{key: base[key] for key in MACHINE_KEYS if base.get(key) and not values.get(key)}}
     settings = settings_from_env(env)
     if not settings.undecided:
         return settings
@@ -150,4 +152,8 @@ def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bo
         what = f"{settings.spec_source}=auto: {source} is not here to be looked at"
         raise InputError(what, "set LLAMA_SPEC_TYPE", key=settings.spec_source)
     facts, draft = (look(path) if path is not None else None for path in (settings.model, settings.draft_model))
-    return settings_from_env(env, choose(facts, draft, on_gpu(settings)))
+    on_gpu = False
+    with contextlib.suppress(SpecdashError, ValueError, OSError):
+        engine = find_engine(settings, base)
+        on_gpu = settings.value("gpu-layers") != 0 and bool(used_gpus(settings, engine, base))
+    return settings_from_env(env, choose(facts, draft, on_gpu))

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from specdash.backend.auto import look
+from specdash.backend.env_store import writing
 from specdash.backend.journal import read_lines
-from specdash.core.errors import ConflictError, InputError, NotWrittenError, RefusedError, SpecdashError
+from specdash.core.errors import InputError, RefusedError, SpecdashError
 from specdash.core.paths import baselines_file, trial_file
 from specdash.core.readings import ROUTER
 from specdash.core.records import Baseline, BaselineMethod
@@ -365,14 +366,10 @@ def read_baselines(env: Mapping[str, str] = os.environ) -> tuple[Baseline, ...]:
 def add_baseline(baseline: Baseline, env: Mapping[str, str] = os.environ) -> None:
     """Keep it, in the place of an older one of its key. Raises `NotWrittenError`, `ConflictError` or `InputError`."""
     path = baselines_file(env)
-    try:
+    with writing(path):
         files.make_directories(path.parent)
         with files.locked(path.parent, path.name):
             read = ((line, Baseline.from_json(line)) for line in read_lines(path) if line.strip())
             # Lines of a newer version stay.
             lines = [line for line, known in read if known is None or known.key != baseline.key]
             files.replace(path, b"\n".join([*lines, baseline.to_json().encode(), b""]))
-    except files.BusyError as error:
-        raise ConflictError(str(error)) from None
-    except OSError as error:
-        raise NotWrittenError(files.not_written(path, error)) from None

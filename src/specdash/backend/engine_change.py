@@ -40,7 +40,8 @@ _PATIENCE_S = 120.0
 """How long the old settings may take at least: the patience with the new ones may have been short on purpose."""
 _SICK_BEFORE_S = 20.0
 """How long an engine is waited for that was not healthy before the change either."""
-_LAST_WORDS_S = 0.3
+_LAST_WORDS_S = 1.0
+"""How long the end of an engine's output is waited for, when its answer has just broken off."""
 _DRAFTING_LOOK_S = 2.0
 _DEAF_S = 20.0
 """How long a process that lives may leave /health unanswered: a starved machine is no dead server."""
@@ -172,20 +173,16 @@ class EngineChange:
             # Repeated: a clock runs, and a trial whose client is gone ends with it.
             self._steps.say("waiting for its first completion")
             self._steps.wait(LOOK_S)
-        if known is not None and not known.pending and not known.probe_problem and known.probe_tokens:
-            tokens, seconds, problem = known.probe_tokens, known.probe_s, ""
-        else:
-            found = first_completion(settings, limit)
-            tokens, seconds, problem = found.tokens, found.seconds, found.problem
+        if known is None or known.pending or known.probe_problem or not known.probe_tokens:
+            known = first_completion(settings, limit)
+        problem = known.probe_problem
         if not problem and not healthy(settings.url):
             problem = "it generated, and is not healthy any more"
-        # Its runner needs a moment to read the end of the output of an engine that has just died.
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while problem and self.child.ended is None and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+        if problem:
+            self.child.read_up(_LAST_WORDS_S)
         if problem or self.child.ended is not None:
             raise self._failed(problem or "it generated, and then its process ended")
-        self._steps.say(f"{tokens} tokens" if seconds is None else f"{tokens} tokens in {seconds:.1f} s")
+        self._steps.say(f"{known.probe_tokens} tokens in {known.probe_s or 0.0:.1f} s")
 
     def stands(self, *, at_last: bool) -> bool:
         """Whether it answers, now that it was verified. Raises `StepFailedError` where it ended, has not answered for

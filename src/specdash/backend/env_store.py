@@ -90,7 +90,7 @@ def read_env(path: Path) -> EnvSnapshot:
 
 
 @contextlib.contextmanager
-def _writing(path: Path, failed: str = "{} was not written, and is as it was") -> Iterator[None]:
+def writing(path: Path, failed: str = "{} was not written, and is as it was") -> Iterator[None]:
     """Errors of the disk in words: `ConflictError` where others write there for long, else `NotWrittenError`."""
     try:
         yield
@@ -107,7 +107,7 @@ def check_writable(snapshot: EnvSnapshot) -> None:
     directory = snapshot.target.parent
     while not directory.exists():
         directory = directory.parent
-    with _writing(snapshot.path):
+    with writing(snapshot.path):
         files.temporary(directory / "check", bytes(len(snapshot.data) + _SLACK), snapshot.model).unlink()
         if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
             raise PermissionError(errno.EPERM, "immutable")
@@ -120,7 +120,7 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
     `ConflictError` when the file is not as the snapshot has it, and `NotWrittenError`.
     """
     directory = snapshot.target.parent
-    with _writing(snapshot.path):
+    with writing(snapshot.path):
         files.make_directories(directory)
         with files.locked(directory):
             now = _unchanged(snapshot)
@@ -174,7 +174,7 @@ class Backups:
         folder = self._directory / role
         file, at = os.fsdecode(snapshot.path.absolute()), time.time()
         about = {"file": file, "existed": snapshot.exists, "at": at, "digest": snapshot.digest}
-        with _writing(folder / "backup", f"no backup of {snapshot.path} could be kept in {folder}"):
+        with writing(folder / "backup", f"no backup of {snapshot.path} could be kept in {folder}"):
             files.make_directories(folder)
             with files.locked(folder):
                 number = max((int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()), default=0) + 1
@@ -209,7 +209,7 @@ class Backups:
     def keep_good(self, role: Role, file: Path, data: bytes) -> None:
         """Keep the version of this env file that serves, in place of the one before. Raises `NotWrittenError`."""
         if self.good(role, file) != data:
-            with _writing(self._good(role, file)):
+            with writing(self._good(role, file)):
                 files.replace(self._good(role, file), data)
 
     def good(self, role: Role, file: Path) -> bytes | None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from specdash.backend.env_store import read_env, replace_env
-from specdash.core.changes import ApplyKind, ApplyRecord, ApplyStep, Change, Role, is_secret
+from specdash.backend.env_store import read_env, replace_env, writing
+from specdash.backend.rules import scrubbed
+from specdash.core.changes import ApplyKind, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import apply_journal_file, apply_lock_file
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Note = TypeVar("Note", bound=JsonRecord)
-_SHORTEST_SECRET = 4
 _LONGEST_NOTE = 64 * 1024
 
 
@@ -159,16 +159,7 @@ class Journal(JsonRecord, Struct, frozen=True):
 
     def scrub(self, text: str) -> str:
         """The text without a secret of any version of the env files."""
-        found = {
-            value
-            for edit in self.edits
-            for new in (True, False)
-            for key, value in edit.values(new=new).items()
-            if is_secret(key) and len(value) >= _SHORTEST_SECRET
-        }
-        for secret in sorted(found, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+        return scrubbed(text, *(edit.values(new=new) for edit in self.edits for new in (True, False)))
 
 
 def describe(changes: tuple[Change, ...], most: int = 4) -> str:
@@ -202,7 +193,7 @@ def read_note(path: Path, kind: type[Note], what: str) -> Note | None:
 def write_note(path: Path, note: JsonRecord) -> None:
     """Replace the note, mode 0600; on the disk when we return. Raises `NotWrittenError`, with the last one still
     there."""
-    with files.writing(path, NotWrittenError):
+    with writing(path):
         files.replace(path, note.to_json().encode())
 
 
@@ -276,9 +267,6 @@ def next_number(records: tuple[ApplyRecord, ...]) -> int:
 
 def append_record(path: Path, record: ApplyRecord) -> None:
     """Add one line, mode 0600, synced. Raises `NotWrittenError`."""
-    try:
+    with writing(path, f"{{}}: apply {record.number} is not in the list of applies"):
         files.make_directories(path.parent)
         files.append_line(path, record.to_json().encode())
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise NotWrittenError(f"{path}: {why}; apply {record.number} is not in the list of applies") from None

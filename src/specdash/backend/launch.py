@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.backend import auto, binary, embedded
+from specdash.backend import binary, embedded
 from specdash.backend.binary import Engine  # noqa: TC001 - a field type
-from specdash.backend.engines import PACKAGE, find_engine, used_gpus
+from specdash.backend.engines import PACKAGE
 from specdash.backend.plan import Circumstances, plan
 from specdash.backend.rules import warning
 from specdash.backend.rules.machine import place
@@ -176,11 +176,6 @@ def plan_from_file(
         env_digest=hashlib.sha256(data).hexdigest(),
         values=env,
     )
-
-
-def settings_of(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
-    """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
-    return auto.read_settings(env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base)))
 
 
 _CANNOT_START = frozenset(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from specdash.backend import auto
+from specdash.backend.auto import settings_of
 from specdash.backend.binary import Engine  # noqa: TC001 - a field type
 from specdash.backend.engines import UsedGpu, find_engine, used_gpus
 from specdash.backend.rules import error, in_order, warning
@@ -174,16 +174,8 @@ def read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSetti
     if problems:
         return None, problems
 
-    def on_gpu(settings: BackendSettings) -> bool:
-        """Whether the model itself would run on a GPU."""
-        try:
-            engine = find_engine(settings, around.base)
-            return settings.value("gpu-layers") != 0 and bool(used_gpus(settings, engine, around.base))
-        except (SpecdashError, ValueError, OSError):
-            return False
-
     try:
-        settings = auto.read_settings(env, on_gpu)
+        settings = settings_of(values, around.base)
     except InputError as raised:
         problem = raised.problem
         rule = _RULE_OF[problem.is_removed]

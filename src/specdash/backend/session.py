@@ -51,7 +51,7 @@ SWAP_GRACE_S = 1.0
 """The longest wait between the two SIGTERMs of a swap: no client is served any more when one is asked for."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IDLE_S = 1.0
-_DRAIN_S = 0.5
+_DRAIN_S = 1.0
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 
 
@@ -82,12 +82,18 @@ class EngineRun:
         self._copying = threading.Thread(target=copy, args=(self.child.process.stdout,), name="output", daemon=True)
         self._copying.start()
 
+    def read_up(self, limit_s: float) -> None:
+        """Wait until all that it has printed was read, which it is once the process has ended; not longer for one that
+        runs, or has left the pipe to a process that does."""
+        self._copying.join(limit_s)
+
     def finish(self) -> int:
         """Clear away what is left of it once it has ended, or end it; its exit code."""
-        self.code = self.child.finish()
-        # What it wrote before it ended; a grandchild that holds the pipe is not waited for.
-        self._copying.join(_DRAIN_S)
-        return self.code
+        code = self.child.finish()
+        # Before others see the end: they look for its cause in what it printed.
+        self.read_up(_DRAIN_S)
+        self.code = code
+        return code
 
     @property
     def ended(self) -> str | None:

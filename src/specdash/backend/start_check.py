@@ -12,7 +12,6 @@ import time
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.collect.api_key import first_key, first_key_of
@@ -60,20 +59,6 @@ _HARD = {"n_predict": 32, "temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p":
 """What no draft can guess: some settings abort the server only at a rejected token."""
 
 
-class FirstCompletion(Struct, frozen=True):
-    """What a first completion gave. `problem` says in words why there is no proper answer, "" when there is one."""
-
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    seconds: float = 0.0
-    tasks: tuple[int, ...] = ()
-    """The numbers of its tasks in the server's log, where /slots shows them."""
-    problem: str = ""
-    failed: bool = False
-    """The server failed it, as it would fail any client's: it was not just late, or refused this one."""
-
-
 def health(url: str, cancel: Event | None = None) -> Health | None:
     """GET /health; None when nothing answers, or something that is no llama-server."""
     try:
@@ -116,8 +101,9 @@ def busy(settings: BackendSettings) -> int | None:
     return None if isinstance(found, str) else sum(slot.is_processing for slot in found.slots)
 
 
-def first_completion(settings: BackendSettings, timeout: float, cancel: Event | None = None) -> FirstCompletion:
-    """Generate a few tokens, and a few more where that has not shown everything yet; `timeout` bounds all of it.
+def first_completion(settings: BackendSettings, timeout: float, cancel: Event | None = None) -> StartCheck:
+    """Generate a few tokens, and a few more where that has not shown everything yet; `timeout` bounds all of it. What
+    it gave is in the fields of the probe; the cause is set where the server fails any client's, too.
 
     Where n-gram types draft and nothing was drafted, the answer is put into the prompt, so that there is something to
     repeat. Where a draft model drafts and no token of it was rejected, something is generated that no draft can guess.
@@ -126,7 +112,8 @@ def first_completion(settings: BackendSettings, timeout: float, cancel: Event | 
     repeats = any(not kind.reads_draft_model for kind in kinds)
     modelled = bool(settings.spec_types) and (not kinds or any(kind.reads_draft_model for kind in kinds))
     deadline = time.monotonic() + timeout
-    found, prompt = FirstCompletion(), LONG_PROMPT if repeats else SHORT_PROMPT
+    found = StartCheck(Drafting.UNKNOWN, time.time(), probe_tokens=0, probe_drafted=0, probe_accepted=0)
+    prompt = LONG_PROMPT if repeats else SHORT_PROMPT
     bodies: list[dict[str, Any]] = [{"prompt": prompt, "n_predict": PROBE_TOKENS, "temperature": 0}]
     while bodies:
         body = {"cache_prompt": False, "ignore_eos": True, "stream": False, "return_tokens": repeats, **bodies.pop()}
@@ -135,9 +122,10 @@ def first_completion(settings: BackendSettings, timeout: float, cancel: Event | 
             reply = client.post("/completion", body, max(1.0, deadline - began))
         except TimeoutError:
             # Of a server that answered once, a second answer that is late says nothing.
-            return found if found.tokens else replace(found, problem="a first completion did not answer in time")
+            late = "a first completion did not answer in time"
+            return found if found.probe_tokens else replace(found, probe_problem=late)
         except OSError as error:
-            return replace(found, problem=f"a first completion broke off ({error})")
+            return replace(found, probe_problem=f"a first completion broke off ({error})")
         answer = mapping(reply.json)
         tokens = natural(answer.get("tokens_predicted"))
         tokens = (1 if answer.get("content") else 0) if tokens is None else tokens
@@ -145,19 +133,21 @@ def first_completion(settings: BackendSettings, timeout: float, cancel: Event | 
             text = error_message(reply.body)
             why = f"failed: HTTP {reply.status}{': ' if text else ''}{text}"
             why = "gave no tokens" if reply.status == 200 and answer else why
-            return replace(found, problem=f"a first completion {why}", failed=reply.status not in _NOT_ALLOWED)
+            cause = "" if reply.status in _NOT_ALLOWED else FAILED_COMPLETION
+            return replace(found, probe_problem=f"a first completion {why}", cause=cause)
         timings = mapping(answer.get("timings"))
         drafted, accepted = (natural(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
-        seconds, tasks = found.seconds + time.monotonic() - began, found.tasks
+        seconds, tasks = (found.probe_s or 0.0) + time.monotonic() - began, found.probe_tasks
         if not isinstance(slots := _slots(client), str):
             tasks += tuple(row.task for row in slots.slots if row.id == answer.get("id_slot") and row.task is not None)
-        found = FirstCompletion(
-            found.tokens + tokens, found.drafted + drafted, found.accepted + accepted, seconds, tasks
-        )
+        found = replace(
+            found, probe_tokens=(found.probe_tokens or 0) + tokens, probe_drafted=(found.probe_drafted or 0) + drafted,
+            probe_accepted=(found.probe_accepted or 0) + accepted, probe_s=round(seconds, 4), probe_tasks=tasks,
+        )  # fmt: skip
         written = answer.get("tokens")
-        if repeats and not found.drafted and written and found.tokens == tokens:
+        if repeats and not found.probe_drafted and written and found.probe_tokens == tokens:
             bodies = [{"prompt": [prompt, *written, prompt], "n_predict": PROBE_TOKENS, "temperature": 0}]
-        elif modelled and found.drafted == found.accepted and "seed" not in body:
+        elif modelled and found.probe_drafted == found.probe_accepted and "seed" not in body:
             bodies = [{"prompt": SHORT_PROMPT, **_HARD}]
     return found
 
@@ -179,28 +169,18 @@ _REPEATS = " (n-gram types draft only where text repeats)"
 
 def judge(
     settings: BackendSettings, slots: tuple[int | None, int | None], unseen: str, failure: StartFailure | None,
-    probed: FirstCompletion | None = None,
+    probed: StartCheck | None = None,
 ) -> StartCheck:  # fmt: skip
     """The verdict on a start. `slots` are how many there are and how many of them draft, `unseen` says why that is not
     known; `failure` is what the log says against it."""
-    (count, can), drafted = slots, probed.drafted if probed is not None else 0
-    seen = StartCheck(Drafting.UNKNOWN, time.time(), slots=count, slots_drafting=can)
-    if probed is not None:
-        seen = replace(
-            seen,
-            probe_tokens=probed.tokens,
-            probe_drafted=probed.drafted,
-            probe_accepted=probed.accepted,
-            probe_s=round(probed.seconds, 4) if probed.tokens else None,
-            probe_tasks=probed.tasks,
-            probe_problem=probed.problem,
-        )
+    (count, can), drafted = slots, (probed.probe_drafted or 0) if probed is not None else 0
+    seen = replace(probed or StartCheck(Drafting.UNKNOWN, time.time()), slots=count, slots_drafting=can)
 
     def verdict(drafting: Drafting, because: str, fix: str = "", cause: str = "") -> StartCheck:
         return replace(seen, drafting=drafting, because=because, fix=fix, cause=cause)
 
     # Slots that can draft are worth nothing on a server that fails what it is asked.
-    fails = probed is not None and probed.failed
+    fails = seen.cause == FAILED_COMPLETION
     partly = can is not None and can < (count or 0)
     chain = ",".join(settings.spec_types)
     if settings.is_router:
@@ -209,12 +189,12 @@ def judge(
         return verdict(Drafting.YES if drafted else Drafting.READY, "it drafts although the settings ask for none")
     if not settings.spec_types:
         return verdict(Drafting.OFF, f"no speculation type is set{f' ({unseen})' if unseen else ''}")
-    if probed is not None and drafted:
-        return verdict(Drafting.YES, f"{chain}, {probed.accepted} of {drafted} drafted tokens accepted")
+    if drafted:
+        return verdict(Drafting.YES, f"{chain}, {seen.probe_accepted} of {drafted} drafted tokens accepted")
     if failure is not None and (fails or partly or can is None):
         return verdict(Drafting.FAILED, failure.because, failure.fix, failure.id)
-    if probed is not None and fails:
-        return verdict(Drafting.FAILED, probed.problem, SEE_LOG, FAILED_COMPLETION)
+    if fails:
+        return verdict(Drafting.FAILED, seen.probe_problem, SEE_LOG, FAILED_COMPLETION)
     if partly:
         return verdict(Drafting.FAILED, unexplained(can or 0, count or 0), SEE_LOG)
     if can is None:
@@ -222,8 +202,8 @@ def judge(
     ngrams = all(kind.startswith("ngram") for kind in settings.spec_types)
     why = "; no draft seen yet"
     if probed is not None:
-        none = f", and made no draft in {probed.tokens} tokens{_REPEATS if ngrams else ''}"
-        why = f", but {probed.problem}" if probed.problem else none
+        none = f", and made no draft in {seen.probe_tokens} tokens{_REPEATS if ngrams else ''}"
+        why = f", but {seen.probe_problem}" if seen.probe_problem else none
     return verdict(Drafting.READY, f"{chain}: its slots can draft{why}")
 
 
@@ -284,7 +264,7 @@ def check_start(
     probed = first_completion(settings, PROBE_S, cancel)
     if cancel is not None and cancel.is_set():
         return replace(first, probe_problem="cancelled")
-    if probed.failed:
+    if probed.cause:
         failure = explain(lines(), None) or failure
     return judge(settings, (count, drafting), unseen, failure, probed)
 
@@ -345,7 +325,7 @@ class StartWatch:
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
         moment after its answer."""
-        client = client_of(self._settings, self._cancel)
+        client = client_of(self._settings, self._stopped)
         for _ in range(_COUNT_LOOKS):
             counters = _counters(client)
             if counters is not None and counters.predicted_tokens == generated:

@@ -79,7 +79,6 @@ async def send_requests(url: str, names: tuple[str, ...], record: IO[str] | None
 
 PAUSE_S = 9.0
 """Between the turns of an agent: they shall not fill the server that the other traffic is watched on."""
-START_DEADLINE_S = 30.0
 TURNS = 14
 """Of a session: its history then fills most of the demo's context."""
 _PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -91,8 +90,8 @@ _FILES = ("config.py", "server.py", "cache.py", "tokens.py", "stream.py", "paths
 
 
 async def work_as_agents(url: str) -> None:
-    """Run all agents once the proxy answers, until cancelled. Each keeps a growing history, in which calls and results
-    are canned, and begins again after some turns; `stuck` repeats one call with one result."""
+    """Run all agents until cancelled. Each keeps a growing history, in which calls and results are canned, and begins
+    again after some turns; `stuck` repeats one call with one result."""
     async with contextlib.aclosing(Http(url)) as client:
 
         async def work(name: str) -> None:
@@ -111,11 +110,6 @@ async def work_as_agents(url: str) -> None:
                     messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [answer]}]
                     await asyncio.sleep(PAUSE_S * rng.uniform(0.5, 1.5))
 
-        async with asyncio.timeout(START_DEADLINE_S):
-            while True:
-                if isinstance(await question(client, "/health", REQUEST_DEADLINE_S), HttpReply):
-                    break
-                await asyncio.sleep(0.2)
         await asyncio.gather(*map(work, ("refactor", "review", "stuck")))
 
 
@@ -127,7 +121,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--agents", action="store_true")
     args = parser.parse_args()
-    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt, TimeoutError):
+    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
         record = stack.enter_context(args.record.open("a", encoding="utf-8")) if args.record is not None else None
         asyncio.run(work_as_agents(args.url) if args.agents else send_requests(args.url, tuple(args.phase), record))
     return 0

@@ -109,7 +109,7 @@ def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None,
     values = _recorded_env(target)
     if values is None:
         return None, ""
-    from specdash.backend.launch import settings_of
+    from specdash.backend.auto import settings_of
 
     try:
         types = settings_of(values, os.environ).spec_types

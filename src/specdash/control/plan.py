@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
-from specdash.backend.launch import make_plan, settings_of
+from specdash.backend.launch import make_plan
 from specdash.backend.plan import Circumstances, judge
-from specdash.backend.settings import MACHINE_KEYS
 from specdash.control.profiles import means_the_same
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
 from specdash.core.env_edit import key_help, masked_diff, with_changes
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdash.backend.env_store import EnvSnapshot
-    from specdash.backend.settings import BackendSettings
     from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord, Change, WantedValues
 
@@ -181,12 +179,6 @@ def findings(
                 beside.append(Wanted(service.role, service.env_file, snapshot.values, service=service))
     rows = [row for _, rows in findings_of(files, beside, env, back=back) for row in rows]
     return tuple(sorted(rows, key=lambda finding: finding.severity is not Severity.ERROR))
-
-
-def backend_settings(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> BackendSettings:
-    """Those of a backend env on this machine. Raises `SpecdashError` where they cannot be meant."""
-    machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
-    return settings_of({**values, **machine}, base)
 
 
 def _pids(service: Service | None) -> frozenset[int]:

@@ -34,17 +34,20 @@ def info(rule: str, message: str, key: str | None = None, fix: str = "") -> Find
     return Finding(rule, Severity.INFO, message, key, fix)
 
 
+def scrubbed(text: str, *versions: Mapping[str, str]) -> str:
+    """The text without a secret of any of these env files."""
+    pairs = (pair for values in versions for pair in values.items())
+    secrets = {value for key, value in pairs if is_secret(key) and len(value) >= _SHORTEST_SECRET}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
 def in_order(found: Iterable[Finding], values: Mapping[str, str]) -> tuple[Finding, ...]:
     """Each finding once, errors first, as single lines and without the secrets among `values`."""
-    secrets = sorted(
-        (text for key, text in values.items() if is_secret(key) and len(text) >= _SHORTEST_SECRET), key=len
-    )
 
     def clean(text: str) -> str:
-        text = without_secrets(" ".join(text.split()))
-        for secret in reversed(secrets):
-            text = text.replace(secret, MASK)
-        return text
+        return scrubbed(without_secrets(" ".join(text.split())), values)
 
     rows = dict.fromkeys(Finding(row.rule, row.severity, clean(row.message), row.key, clean(row.fix)) for row in found)
     return tuple(sorted(rows, key=lambda row: _ORDER.index(row.severity)))

@@ -28,60 +28,49 @@ if TYPE_CHECKING:
     from specdash.backend.plan import Circumstances
     from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
-    from specdash.core.parameters import Scalar
 
 UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
 _PLACE = ("PROXY_HOST", "PROXY_PORT")
 
 
-class _Proxy:
-    """The wanted settings, each with its value, or its default where it cannot be read."""
-
-    def __init__(self, values: Mapping[str, str], around: Circumstances) -> None:
-        self.around = around
-        self.texts = {key: text.strip() for key, text in values.items() if text.strip()}
-        self.values: dict[str, Scalar | None] = {parameter.key: parameter.default for parameter in PARAMETERS}
-        self.bad: dict[str, Finding] = {}
-        for key, text in self.texts.items():
-            try:
-                self.values |= {key: BY_KEY[key].parse(text, key)} if key in BY_KEY else {}
-            except InputError as raised:
-                secret = BY_KEY[key].secret
-                what = f"{key}: the value cannot be read" if secret else raised.problem.what
-                fix = ("" if secret else raised.problem.fix) or f"allowed: {BY_KEY[key].allowed}"
-                wrong = key in NEEDS_RESTART or key in around.changed
-                held = "" if wrong else f"; the default, {BY_KEY[key].shown_default or 'none'}, is in force"
-                self.bad[key] = (error if wrong else warning)("value", f"{what}{held}", key, fix)
-
-    def text(self, key: str) -> str:
-        """The value as a text, "" when there is none."""
-        value = self.values[key]
-        return "" if value is None else str(value)
-
-
 def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Finding, ...]:
     """Everything to be known about a proxy's wanted settings, errors first."""
-    proxy = _Proxy(values, around)
-    rules = (env_lines(values, around), unknown_keys(Role.PROXY, values, around), _listening(proxy), _upstream(proxy))
-    return in_order([*proxy.bad.values(), *(row for rule in rules for row in rule)], {**(around.other or {}), **values})
+    held, bad = _read(values, around)
+    rules = (env_lines(values, around), unknown_keys(Role.PROXY, values, around), _listening(held, bad, around))
+    found = [*bad.values(), *(row for rule in rules for row in rule), *_upstream(values, held, bad, around)]
+    return in_order(found, {**(around.other or {}), **values})
 
 
-def _listening(proxy: _Proxy) -> Iterator[Finding]:
-    around = proxy.around
-    host, port = proxy.text("PROXY_HOST"), int(proxy.values["PROXY_PORT"] or 0)
-    if not is_loopback(host) and not proxy.text("PROXY_API_KEY") and "PROXY_HOST" not in proxy.bad:
+def _read(values: Mapping[str, str], around: Circumstances) -> tuple[dict[str, str], dict[str, Finding]]:
+    """Each setting as a text, its default where it cannot be read, and what is wrong with those that cannot."""
+    held = {parameter.key: parameter.default for parameter in PARAMETERS}
+    bad: dict[str, Finding] = {}
+    for key in [key for key, text in values.items() if text.strip() and key in BY_KEY]:
+        parameter = BY_KEY[key]
+        try:
+            held[key] = parameter.parse(values[key].strip(), key)
+        except InputError as raised:
+            what = f"{key}: the value cannot be read" if parameter.secret else raised.problem.what
+            fix = ("" if parameter.secret else raised.problem.fix) or f"allowed: {parameter.allowed}"
+            wrong = key in NEEDS_RESTART or key in around.changed
+            in_force = "" if wrong else f"; the default, {parameter.shown_default or 'none'}, is in force"
+            bad[key] = (error if wrong else warning)("value", f"{what}{in_force}", key, fix)
+    return {key: "" if value is None else str(value) for key, value in held.items()}, bad
+
+
+def _listening(held: Mapping[str, str], bad: Mapping[str, Finding], around: Circumstances) -> Iterator[Finding]:
+    host = held["PROXY_HOST"]
+    if not is_loopback(host) and not held["PROXY_API_KEY"] and "PROXY_HOST" not in bad:
         message = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
         yield error("api-key", message, "PROXY_HOST", "set PROXY_API_KEY, or use 127.0.0.1")
     moved = [key for key in _PLACE if key in around.changed]
-    if around.keeps_socket:
+    for key in moved if around.keeps_socket else ():
         # A client that waits in the old socket would be turned away when it is closed, so no apply moves it.
-        for key in moved:
-            line = f"{key}={proxy.text(key)}"
-            message = f"{line}: the proxy's socket stays open while it runs, and no apply moves that"
-            steps = "end the proxy, run `specdash services install proxy` where systemd keeps it, and start it again"
-            yield error("socket-unit", message, key, f"write {line} into {around.env_file}, then {steps}")
-    if proxy.bad.keys().isdisjoint(_PLACE) and (moved or not around.keeps_socket):
-        yield from place(host, port, *_PLACE, around.own())
+        message = f"{key}={held[key]}: the proxy's socket stays open while it runs, and no apply moves that"
+        steps = "end the proxy, run `specdash services install proxy` where systemd keeps it, and start it again"
+        yield error("socket-unit", message, key, f"write {key}={held[key]} into {around.env_file}, then {steps}")
+    if bad.keys().isdisjoint(_PLACE) and (moved or not around.keeps_socket):
+        yield from place(host, int(held["PROXY_PORT"]), *_PLACE, around.own())
 
 
 def _split(url: str) -> tuple[SplitResult, int] | None:
@@ -94,22 +83,21 @@ def _split(url: str) -> tuple[SplitResult, int] | None:
     return (parts, port) if parts.scheme in ("http", "https") and parts.hostname else None
 
 
-def _upstream(proxy: _Proxy) -> Iterator[Finding]:
-    around, text = proxy.around, proxy.text(UPSTREAM)
-    before, at, after = text.rpartition("@")
-    named = f"{UPSTREAM}={before.partition('://')[0]}://***@{after}" if at else f"{UPSTREAM}={text}"
-    found = _split(text)
+def _upstream(
+    values: Mapping[str, str], held: Mapping[str, str], bad: Mapping[str, Finding], around: Circumstances
+) -> Iterator[Finding]:
+    before, at, after = held[UPSTREAM].rpartition("@")
+    named = f"{UPSTREAM}={before.partition('://')[0]}://***@{after}" if at else f"{UPSTREAM}={after}"
+    found = _split(held[UPSTREAM])
     if found is None:
         yield error("upstream", f"{named}: is no URL of a server", UPSTREAM, "use one such as http://127.0.0.1:8080/v1")
         return
-    parts, port = found
-    host = parts.hostname or ""
-    if "PROXY_PORT" not in proxy.bad and is_loopback(host) and port == proxy.values["PROXY_PORT"]:
+    if "PROXY_PORT" not in bad and is_loopback(found[0].hostname or "") and str(found[1]) == held["PROXY_PORT"]:
         message = f"{named} is the proxy's own address: it would ask itself"
         yield error("upstream", message, UPSTREAM, "name the llama.cpp server")
     elif around.other is not None:
         backend, _ = read(around.other, around)
-        yield from pair(backend, proxy.texts, around) if backend is not None else ()
+        yield from pair(backend, values, around) if backend is not None else ()
 
 
 # Port, key and context, both services as they shall be; the request through the proxy that an apply ends with shows the
@@ -118,8 +106,8 @@ def _upstream(proxy: _Proxy) -> Iterator[Finding]:
 
 def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
     """What backend and proxy do not agree on; the same findings for whichever of the two `around` is about."""
-    proxy = _Proxy(wanted, around)
-    found = _split(proxy.text(UPSTREAM))
+    held, _ = _read(wanted, around)
+    found = _split(held[UPSTREAM])
     here = {row.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for row in rows}
     if found is None or not (is_local(found[0].hostname or "") or found[0].hostname in here):
         return
@@ -132,8 +120,8 @@ def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstan
         else:
             yield error("upstream", message, UPSTREAM, fix)
         return
-    yield from _key(backend, proxy.text(UPSTREAM_KEY))
-    window, slot = int(proxy.values[WINDOW] or 0), cells_asked(backend, None)
+    yield from _key(backend, held[UPSTREAM_KEY])
+    window, slot = int(held[WINDOW] or 0), cells_asked(backend, None)
     if window > slot and int(backend.value("ctx-size") or 0) > 0:
         message = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
         yield error("upstream-window", message, WINDOW, f"set {WINDOW}=0, which takes what the backend says")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.backend.auto import cells_asked, longest_asked, slots_asked
+from specdash.backend.auto import longest_asked, slots_asked
 from specdash.backend.engines import listed_names
 from specdash.backend.rules import error, warning
 from specdash.core import envfile
@@ -97,22 +97,6 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
             yield warning("no-effect", f"{key}={text} has no effect on {kind.name}: {why}", key, fix)
 
 
-def shared_cache(plan: Plan) -> Iterator[Finding]:
-    """llama.cpp #24840: a batch that is split for want of room loses the drafts' places in it."""
-    slots, limit = slots_asked(plan.settings), plan.settings.number("kv-unified-per-slot")
-    cells = cells_asked(plan.settings, plan.model)
-    if not plan.settings.kinds or not slots.unified or slots.sequences < 2:
-        return
-    if limit and limit * slots.sequences <= cells:
-        return
-    message = (
-        f"{slots.sequences} slots share one cache of {cells} tokens: where it is nearly full, a draft can fail "
-        "its request with HTTP 500 (speculative batch index)"
-    )
-    fix = "give each slot its own (LLAMA_ARG_KV_UNIFIED=0 and a number in LLAMA_PARALLEL), or raise LLAMA_CTX_SIZE"
-    yield warning("shared-cache", message, plan.source("parallel"), fix)
-
-
 def batch_size(plan: Plan) -> Iterator[Finding]:
     """Every slot adds its sampled token and its draft to one batch, and llama.cpp aborts where one does not fit.
 
@@ -133,4 +117,4 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
-RULES = (unused_knobs, shared_cache, batch_size)
+RULES = (unused_knobs, batch_size)

@@ -12,11 +12,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdash.backend.auto import settings_of
 from specdash.backend.env_store import read_env
 from specdash.bench.load.samples import BootFailedError, EngineAddress
 from specdash.control.change import Apply, Trial
 from specdash.control.deployment import start_command
-from specdash.control.plan import ApplyOptions, backend_settings, service_of
+from specdash.control.plan import ApplyOptions, service_of
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
 from specdash.core.records import Drafting
@@ -179,7 +180,7 @@ class ServiceBed:
         from specdash.backend.start_check import server_key
 
         service = service_of(self._deployment, Role.BACKEND)
-        settings, engine = backend_settings(read_env(service.env_file).values, self._env), service.record()
+        settings, engine = settings_of(read_env(service.env_file).values, self._env), service.record()
         url, log = (engine.url, engine.log) if engine is not None else (settings.url, settings.log_path(self._env))
         return EngineAddress(url, server_key(settings), log=log)
 

@@ -225,8 +225,8 @@ def file_words(path: str) -> str:
 
 
 def _engine(values: Mapping[str, str], engine: str | None, env: Mapping[str, str]) -> str:
+    from specdash.backend.auto import settings_of
     from specdash.backend.engines import find_engine
-    from specdash.backend.launch import settings_of
     from specdash.bench.engines import with_machine_keys
 
     chosen = {"LLAMA_ENGINE": engine} if engine else {}

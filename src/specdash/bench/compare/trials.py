@@ -230,7 +230,7 @@ def _cannot_be(values: Mapping[str, str], candidate: Candidate, env: Mapping[str
 
 
 def _settings(values: Mapping[str, str], candidate: Candidate, env: Mapping[str, str]) -> BackendSettings:
-    from specdash.backend.launch import settings_of
+    from specdash.backend.auto import settings_of
 
     return settings_of({**laid_over(values, candidate.configuration), "LLAMA_PORT": "1"}, env)
 

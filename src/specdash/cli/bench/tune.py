@@ -297,11 +297,11 @@ class TuneCommand:
 
     def _place(self, bed: ServiceBed | OwnBed) -> EngineAddress | None:
         """Where the service answers, if it does."""
+        from specdash.backend.auto import settings_of
         from specdash.backend.start_check import healthy, server_key
         from specdash.bench.load.samples import EngineAddress
-        from specdash.control.plan import backend_settings
 
-        settings = backend_settings(bed.values, self._env)
+        settings = settings_of(bed.values, self._env)
         place = EngineAddress(settings.url, server_key(settings), log=settings.log_path(self._env))
         return place if healthy(settings.url) else None
 

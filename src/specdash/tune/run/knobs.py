@@ -59,7 +59,7 @@ def size_parameter(item: SpecType) -> str | None:
 
 def settings_in_force(values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> BackendSettings:
     """What an env file's values mean, chosen types included. Raises `SpecdashError`."""
-    from specdash.backend.launch import settings_of
+    from specdash.backend.auto import settings_of
 
     return settings_of(with_machine_keys(values, env), env)
 
