@@ -41,7 +41,6 @@ class Proxy:
         self.window = ContextWindow(self.upstream, settings)
         self.upstream.on_lost = self.window.forget
         self.gate = Gate()
-        self.gate.on_open = self.window.forget
         self.sessions = SessionStore()
         self.telemetry = Telemetry(settings, self.sessions)
 
