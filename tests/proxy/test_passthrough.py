@@ -141,8 +141,7 @@ class TestTelemetry:
     async def test_an_answer_is_counted(self, behave: Behaviour, body: bytes, counted: tuple[int, int]) -> None:
         async with proxied(behave) as (proxy, _):
             await proxy.client.post(PATH, content=body)
-            session = proxy.proxy.sessions.latest()
-            assert session is not None
+            (session,) = proxy.proxy.sessions.all()
             assert (session.last_prompt_tokens, session.last_output_tokens) == counted
             assert proxy.proxy.telemetry.active == []
 

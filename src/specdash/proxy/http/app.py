@@ -42,7 +42,7 @@ class Proxy:
         self.upstream.on_lost = self.window.forget
         self.gate = Gate()
         self.sessions = SessionStore()
-        self.telemetry = Telemetry(settings, self.sessions)
+        self.telemetry = Telemetry(settings)
 
     def reconfigure(self, settings: ProxySettings) -> None:
         """Put other settings in force; running turns keep those they began with."""

@@ -299,12 +299,12 @@ class _Server(uvicorn.Server):
             self._stop()
 
     def _reload(self) -> None:
-        if self._configuration.env_file is None:
+        if (file := self._configuration.env_file) is None:
             _LOG.info("reload: nothing to read, the settings come from the environment")
             return
         notify("RELOADING=1")
         try:
-            result = reread(self._configuration)
+            result = reread(self._configuration, file)
         except SpecdashError as error:
             self._refused("reload", error)
         else:
