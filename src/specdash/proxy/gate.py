@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from specdash.core.proxy_events import RequestPhase
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.structs import json_of
 from specdash.proxy.http.access import check_admin
@@ -193,26 +192,14 @@ _LONGEST_REASON = 200
 
 
 def state(proxy: Proxy) -> dict[str, Any]:
-    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none.
-
-    `streams` and `sessions` say how many of the turns among them stream, and how many sessions they belong to; the
-    oldest of them began `oldest_s` ago.
-    """
+    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none."""
     gate = proxy.gate
-    turns = (
-        [request for request in proxy.telemetry.active if request.phase is not RequestPhase.HELD]
-        if proxy.upstream.in_flight
-        else []
-    )
     return {
         **json_of(gate, "held reason since"),
         "held_s": round(gate.held_s, 3),
         **json_of(gate, "limit_s wait_s waiting longest_wait_s"),
         "active": proxy.upstream.in_flight,
         "drained": not proxy.upstream.in_flight,
-        "streams": sum(bool(turn.event.stream) for turn in turns),
-        "sessions": len({turn.session.id for turn in turns}),
-        "oldest_s": round(max(0.0, time.time() - min(turn.event.at for turn in turns)), 3) if turns else None,
     }
 
 

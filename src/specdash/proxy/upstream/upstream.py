@@ -31,11 +31,6 @@ LOADING_RETRY_S = 2
 LONGEST_QUOTE = 600
 """Characters of an upstream's own words that reach the client."""
 
-_OVERFLOW = re.compile(
-    r"exceeds? the available context size|larger than the max(?:imum)? context size|maximum context length"
-    r"|exceeds? (?:the )?(?:model's )?(?:maximum )?context (?:window|length|size)|prompt is too long",
-    re.IGNORECASE,
-)
 _CLIENT_MADE = re.compile(
     r"input is not supported|failed to (?:load|decode|process) (?:image|audio|media)|mmproj"
     r"|template|jinja|failed to parse|grammar|json schema|tool_choice|unsupported content",
@@ -50,12 +45,9 @@ def api_error(status: int, body: bytes) -> ApiError:
     error = found if isinstance(found, dict) else {}
     message = error.get("message")
     message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
-    if error.get("type") == "exceed_context_size_error" or _OVERFLOW.search(message):
-        tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
-        if isinstance(tokens, int) and isinstance(limit, int):
+    match error:
+        case {"type": "exceed_context_size_error", "n_prompt_tokens": int(tokens), "n_ctx": int(limit)}:
             return PromptTooLongError(tokens, limit)
-        # Clients compact on these very words.
-        return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
     detail = f": {message}" if message else ""
     match status:
         case 503 if "oading" in message:
@@ -69,10 +61,8 @@ def api_error(status: int, body: bytes) -> ApiError:
         case 404:
             why = f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}"
             return ApiError(502, why, retry=False)
-        case 429:
-            return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
-        case 413:
-            return ApiError(413, message or "the upstream finds the request too large")
+        case 413 | 429:
+            return ApiError(status, message or f"the upstream refuses the request ({status})")
     if 400 <= status < 500 or _CLIENT_MADE.search(message):
         return ApiError(400, message or f"the upstream refuses the request ({status})")
     if 300 <= status < 400:
