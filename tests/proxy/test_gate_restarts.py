@@ -108,21 +108,6 @@ async def test_what_a_restart_breaks_while_held_is_sent_again_after_it(
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
-async def test_after_a_hold_no_connection_to_the_server_before_it_is_used(path: str, body: dict[str, Any]) -> None:
-    async with proxied() as (proxy, behave, upstream):
-        check(path, await proxy.post(path, body))
-        check(path, await proxy.post(path, body))
-        before = upstream.connections
-        assert before <= 2
-        await proxy.post("/admin/hold")
-        upstream.drop_connections()
-        await proxy.post("/admin/resume")
-        check(path, await proxy.post(path, body))
-        assert upstream.asked(CHAT if path != COUNT else COUNTED)[-1].connection > before
-        assert behave.asked == 3
-
-
-@pytest.mark.parametrize(("path", "body"), WAYS)
 async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_still_loads(
     path: str, body: dict[str, Any]
 ) -> None:

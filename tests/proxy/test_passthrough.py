@@ -141,8 +141,7 @@ class TestTelemetry:
     async def test_an_answer_is_counted(self, behave: Behaviour, body: bytes, counted: tuple[int, int]) -> None:
         async with proxied(behave) as (proxy, _):
             await proxy.client.post(PATH, content=body)
-            session = proxy.proxy.sessions.latest()
-            assert session is not None
+            (session,) = proxy.proxy.sessions.all()
             assert (session.last_prompt_tokens, session.last_output_tokens) == counted
             assert proxy.proxy.telemetry.active == []
 
@@ -150,7 +149,7 @@ class TestTelemetry:
 class TestHeld:
     async def test_a_stream_is_kept_alive_with_comments_and_then_goes_on(self) -> None:
         async with proxied(streams, PROXY_COMMIT_DELAY="0.01", PROXY_PING_INTERVAL="0.05") as (proxy, _):
-            proxy.proxy.gate.hold("", 60)
+            proxy.proxy.gate.hold("", 60, 60)
             async with proxy.client.stream("POST", PATH, content=BODY) as answer:
                 pieces = answer.aiter_raw()
                 assert await anext(pieces) == b": held\n\n"
@@ -160,8 +159,8 @@ class TestHeld:
             assert rest.replace(b": held\n\n", b"") == b"".join(PIECES)
 
     async def test_past_the_limit_the_client_gets_an_error_in_openais_words(self) -> None:
-        async with proxied(streams, PROXY_HOLD_LIMIT="0.05") as (proxy, _):
-            proxy.proxy.gate.hold("restart", 60)
+        async with proxied(streams) as (proxy, _):
+            proxy.proxy.gate.hold("restart", 60, 0.05)
             answer = await proxy.client.post(PATH, content=BODY)
             assert answer.status_code == 503
             assert "held (restart)" in answer.json()["error"]["message"]
@@ -169,9 +168,8 @@ class TestHeld:
             proxy.proxy.gate.resume()
 
     async def test_past_the_limit_a_stream_that_has_begun_gets_an_error_event(self) -> None:
-        texts = {"PROXY_HOLD_LIMIT": "0.1", "PROXY_COMMIT_DELAY": "0.01", "PROXY_PING_INTERVAL": "0.05"}
-        async with proxied(streams, **texts) as (proxy, _):
-            proxy.proxy.gate.hold("restart", 60)
+        async with proxied(streams, PROXY_COMMIT_DELAY="0.01", PROXY_PING_INTERVAL="0.05") as (proxy, _):
+            proxy.proxy.gate.hold("restart", 60, 0.1)
             reader, writer = await proxy.send_post(PATH, BODY)
             async with asyncio.timeout(5):
                 text = b""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdash.core.proxy_events import PromptChange
-from specdash.proxy.telemetry import MOST_OF_SESSION, MOST_SESSIONS, PromptBook
+from specdash.proxy.telemetry import MOST_OF_SESSION, Fingerprint, prompt_change
 
 
 def body(*texts: str, system: str = "Help.", tools: str = "Read") -> dict[str, Any]:
@@ -26,28 +26,25 @@ def body(*texts: str, system: str = "Help.", tools: str = "Read") -> dict[str, A
     ],
 )
 def test_the_first_piece_that_differs_is_named(later: dict[str, Any], what: str) -> None:
-    book = PromptBook()
-    assert book.change("s", body("a", "b")) is None
-    change = book.change("s", later)
+    kept: list[Fingerprint] = []
+    assert prompt_change(kept, body("a", "b")) is None
+    change = prompt_change(kept, later)
     assert isinstance(change, PromptChange)
     assert change.what == what
     assert 0 <= change.at <= change.known <= 1
 
 
-def test_other_conversations_of_the_session_and_other_sessions_do_not_count() -> None:
-    book = PromptBook()
-    book.change("s", body("a", "b"))
-    assert book.change("s", body("title")) is None
-    assert book.change("t", body("a", "b")) is None
-    change = book.change("s", body("a", "b", "c"))
+def test_other_conversations_of_the_session_do_not_count() -> None:
+    kept: list[Fingerprint] = []
+    prompt_change(kept, body("a", "b"))
+    assert prompt_change(kept, body("title")) is None
+    change = prompt_change(kept, body("a", "b", "c"))
     assert change is not None
     assert change.what == ""
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    book = PromptBook()
-    for number in range(MOST_SESSIONS + 5):
-        for text in range(MOST_OF_SESSION + 3):
-            book.change(str(number), body(f"{text}"))
-    assert len(book._kept) == MOST_SESSIONS
-    assert {len(prompts) for prompts in book._kept.values()} == {MOST_OF_SESSION}
+    kept: list[Fingerprint] = []
+    for text in range(MOST_OF_SESSION + 3):
+        prompt_change(kept, body(f"{text}"))
+    assert len(kept) == MOST_OF_SESSION

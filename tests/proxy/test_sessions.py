@@ -19,7 +19,7 @@ from support.messages_bodies import any_json, body_of
 
 def make_store(ttl: float = 100.0, cap: int = 3) -> tuple[SessionStore, Clock]:
     clock = Clock()
-    return SessionStore(ttl, cap, clock, lambda: clock.now + 1_700_000_000), clock
+    return SessionStore(ttl, cap, clock), clock
 
 
 def make_session() -> ProxySession:
@@ -38,41 +38,13 @@ def test_an_id_has_one_session_until_it_was_idle_for_longer_than_the_ttl() -> No
     assert store.get("a") is not first
 
 
-def test_latest_is_the_last_one_seen_active_or_not() -> None:
-    store, _ = make_store()
-    assert store.latest() is None
-    first = store.get("a")
-    store.enter(first)
-    second = store.get("b")
-    assert store.latest() is second
-    store.leave(first)
-    assert store.latest() is first
-
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from(("get", "enter", "leave", "wait")), st.integers(0, 12), st.floats(0, 60)), max_size=80
-)
-
-
-@given(cap=st.integers(1, 6), steps=STEPS)
-def test_the_cap_is_never_exceeded(cap: int, steps: list[tuple[str, int, float]]) -> None:
-    store, clock = make_store(ttl=100, cap=cap)
-    running: list[ProxySession] = []
-    for what, number, seconds in steps:
-        if what == "get":
-            store.get(str(number))
-        elif what == "enter":
-            running.append(store.get(str(number)))
-            store.enter(running[-1])
-        elif what == "leave" and running:
-            store.leave(running.pop(number % len(running)))
-        else:
-            clock.now += seconds
-        assert len(store) <= cap
-        assert len({proxy_session.id for proxy_session in store.all()}) == len(store)
-    for proxy_session in running:
-        store.leave(proxy_session)
-    assert all(proxy_session.active == 0 for proxy_session in store.all())
+def test_beyond_the_cap_the_longest_idle_is_forgotten_and_the_latest_comes_first() -> None:
+    store, clock = make_store(cap=3)
+    for name in "abcade":
+        clock.now += 1
+        store.get(name)
+        assert len(store) <= 3
+    assert [session.id for session in store.all()] == ["e", "d", "a"]
 
 
 def test_a_turn_says_what_it_used_of_the_window() -> None:
@@ -83,7 +55,7 @@ def test_a_turn_says_what_it_used_of_the_window() -> None:
     assert session.utilisation(1000) == pytest.approx(0.45)
     assert session.utilisation(None) is None
     assert (session.peak_tokens, session.peak_prompt_tokens) == (750, 600)
-    view = session.view(1000)
+    view = session.view(1000, 0)
     assert (view.context_tokens, view.context_window, view.output_tokens) == (450, 1000, 50)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, PARAMETERS
-from specdash.proxy.settings import Configuration, ProxySettings, load, reloaded, reread, settings_from_env
+from specdash.proxy.settings import Configuration, ProxySettings, Reload, load, reread, settings_from_env
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +65,12 @@ def test_the_prune_target_stays_below_the_threshold() -> None:
 
 def configuration(path: Path, **texts: str) -> Configuration:
     return Configuration(settings_from_env(texts, str(path)), texts, path)
+
+
+def reloaded(before: Configuration, texts: dict[str, str]) -> Reload:
+    assert before.env_file is not None
+    before.env_file.write_text("".join(f"{key}={text}\n" for key, text in texts.items()))
+    return reread(before, before.env_file)
 
 
 class TestLoad:
@@ -137,7 +143,7 @@ class TestReload:
         file.write_text("PROXY_PORT=4100\nPROXY_READ_TIMEOUT=5\n")
         before = load(str(file), overrides={"PROXY_PORT": "4400"})
         file.write_text("PROXY_PORT=4200\nPROXY_READ_TIMEOUT=6\n")
-        result = reread(before)
+        result = reread(before, file)
         assert before.source_of("PROXY_PORT") == "command line"
         assert (result.configuration.settings.port, result.needs_restart) == (4400, ())
         assert result.changed == ("PROXY_READ_TIMEOUT: 5 -> 6",)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from specdash.core.proxy_events import RequestPhase
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.structs import json_of
 from specdash.proxy.http.access import check_admin
@@ -18,8 +19,6 @@ from specdash.proxy.http.responses import ApiError, json_response, read_body
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -35,119 +34,101 @@ SETTLING_S = 15.0
 class Gate:
     """Open, or held for a reason. A hold that is not lifted ends by itself: a crashed tool must not block for ever.
 
-    `since` is Unix time; `limit_s` says how long the hold lasts from the latest `hold` on, `wait_s` how long a request
-    may wait in it in all; `waiting` counts the requests that wait now.
+    `since` is the Unix time of the hold; `limit_s` says how long it lasts from the latest `hold` on, `wait_s` how long
+    a request may wait in it in all.
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
-        self.held = False
+    def __init__(self) -> None:
         self.reason = ""
         self.since: float | None = None
         self.limit_s: float | None = None
         self.wait_s: float | None = None
-        self.waiting = 0
-        self.met = False
+        self.met = True
         """Whether the upstream was seen since the latest hold."""
-        self.on_open: Callable[[], None] | None = None
-        """Called whenever a hold ends, before the waiting go on."""
-        self._wall = wall
-        self._clock = clock
-        self._opened = asyncio.Event()
-        self._opened_at: float | None = None
+        self._opened_at = -math.inf
+        self._changed = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
-        self._waits: dict[asyncio.Timeout, tuple[float, float]] = {}
+        self._waits: list[float] = []
+        """When each of the waits began that are under way, by the loop's clock."""
 
-    def hold(self, reason: str, limit_s: float, wait_s: float | None = None) -> None:
+    def hold(self, reason: str, limit_s: float, wait_s: float) -> None:
         """Let nothing pass until `resume`, or for `limit_s` seconds from now.
 
-        While held, this renews the hold: its reason and limits are replaced, also for the requests that wait already,
-        none of which is woken. Without `wait_s` the waits that are allowed now stay so; in a new hold each request then
-        has its own.
+        While held, this renews the hold: its reason and limits are replaced, also for the requests that wait already.
         """
-        self._cancel_expiry()
-        renewed = self.held
-        if not renewed:
-            self.since = self._wall()
-            self._opened = asyncio.Event()
-        self.wait_s = wait_s if wait_s is not None else self.wait_s
-        if not renewed or reason != self.reason:
+        if not self.held or reason != self.reason:
             _LOG.info("HOLD: new requests wait, for up to %g s: %s", limit_s, reason or "no reason given")
-        self.held, self.reason, self.limit_s = True, reason, limit_s
+        self._set(reason, self.since if self.held else time.time(), limit_s, wait_s)
         self._expiry = asyncio.get_running_loop().call_later(limit_s, self._expire)
-        for limit, (began, own_s) in self._waits.items():
-            if not limit.expired():
-                limit.reschedule(self._end_of_wait(began, own_s))
 
     def resume(self) -> bool:
         """Let everything pass; False when nothing was held."""
         if not self.held:
             return False
         _LOG.info("RESUME: %d waiting requests go on after %.1f s", self.waiting, self.held_s)
-        self._open()
+        self._set()
         return True
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing passes now."""
+        return self.since is not None
 
     @property
     def held_s(self) -> float:
         """Seconds since the hold began, 0 without one."""
-        return max(0.0, self._wall() - self.since) if self.since is not None else 0.0
+        return max(0.0, time.time() - self.since) if self.since is not None else 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait now."""
+        return len(self._waits)
 
     @property
     def longest_wait_s(self) -> float | None:
         """Seconds that the oldest of the waiting requests has waited, None without one."""
-        began = min((began for began, _ in self._waits.values()), default=None)
-        return None if began is None else asyncio.get_running_loop().time() - began
+        return round(asyncio.get_running_loop().time() - min(self._waits), 3) if self._waits else None
 
     @property
     def settling(self) -> bool:
         """Whether a hold ended so recently that the upstream may not be back yet."""
-        return self._opened_at is not None and self._clock() - self._opened_at < SETTLING_S
+        return time.monotonic() - self._opened_at < SETTLING_S
 
-    @property
-    def unmet(self) -> bool:
-        """Whether the upstream may still be on its way back, and was not seen."""
-        return self.settling and not self.met
-
-    async def wait(self, own_s: float) -> None:
-        """Return once the gate is open. Raises `ApiError` 529 after the hold's `wait_s`, or after `own_s` without."""
-        if not self.held:
-            return
-        began = asyncio.get_running_loop().time()
-        limit = asyncio.timeout_at(self._end_of_wait(began, own_s))
-        self.waiting += 1
+    async def wait(self) -> None:
+        """Return once the gate is open. Raises `ApiError` 529 after the hold's `wait_s`."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._waits.append(began)
         try:
-            async with limit:
-                self._waits[limit] = began, own_s
-                while self.held:
-                    await self._opened.wait()
-        except TimeoutError:
-            if self.held:
-                why = f" ({self.reason})" if self.reason else ""
-                message = f"the proxy is held{why}; nothing was sent upstream"
-                raise ApiError(529, message, retry_after=_RETRY_S) from None
+            while self.held:
+                left_s = began + (self.wait_s or 0.0) - loop.time()
+                if left_s <= 0:
+                    why = f" ({self.reason})" if self.reason else ""
+                    raise ApiError(529, f"the proxy is held{why}; nothing was sent upstream", retry_after=_RETRY_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left_s)
         finally:
-            self.waiting -= 1
-            self._waits.pop(limit, None)
-
-    def _end_of_wait(self, began: float, own_s: float) -> float:
-        return began + (self.wait_s if self.wait_s is not None else own_s)
+            self._waits.remove(began)
 
     def _expire(self) -> None:
         _LOG.warning("HOLD: lifted by itself after %g s without a resume: %s", self.limit_s or 0, self.reason)
-        self._open()
+        self._set()
 
-    def _open(self) -> None:
-        self._cancel_expiry()
-        self.held, self.reason, self.since, self.limit_s, self.wait_s = False, "", None, None, None
-        self._opened_at = self._clock()
-        self.met = False
-        if self.on_open is not None:
-            self.on_open()
-        self._opened.set()
-
-    def _cancel_expiry(self) -> None:
+    def _set(
+        self,
+        reason: str = "",
+        since: float | None = None,
+        limit_s: float | None = None,
+        wait_s: float | None = None,
+    ) -> None:
+        """Hold, or open where no `since` is given; those who wait look again."""
         if self._expiry is not None:
             self._expiry.cancel()
-            self._expiry = None
+        self.reason, self.since, self.limit_s, self.wait_s = reason, since, limit_s, wait_s
+        self._opened_at = time.monotonic() if since is None else -math.inf
+        self.met = False
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 # Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
@@ -193,9 +174,9 @@ async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
         if gate.held:
             if active is not None:
                 active.held()
-            await gate.wait(proxy.settings.hold_limit)
-        await window.refresh(force=gate.held or gate.unmet)
-        while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
+            await gate.wait()
+        await window.refresh(force=not gate.met)
+        while gate.settling and not gate.met and window.status in _ON_ITS_WAY:
             await asyncio.sleep(_RESTARTS_AGAIN_S)
             await window.refresh(force=True)
         gate.met = not gate.held
@@ -211,27 +192,14 @@ _LONGEST_REASON = 200
 
 
 def state(proxy: Proxy) -> dict[str, Any]:
-    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none.
-
-    `streams` and `sessions` say how many of the turns among them stream, and how many sessions they belong to; the
-    oldest of them began `oldest_s` ago.
-    """
+    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none."""
     gate = proxy.gate
-    turns = (
-        [request for request in proxy.telemetry.active if request.phase is not RequestPhase.HELD]
-        if proxy.upstream.in_flight
-        else []
-    )
     return {
         **json_of(gate, "held reason since"),
         "held_s": round(gate.held_s, 3),
-        **json_of(gate, "limit_s wait_s waiting"),
-        "longest_wait_s": None if gate.longest_wait_s is None else round(gate.longest_wait_s, 3),
+        **json_of(gate, "limit_s wait_s waiting longest_wait_s"),
         "active": proxy.upstream.in_flight,
         "drained": not proxy.upstream.in_flight,
-        "streams": sum(bool(turn.event.stream) for turn in turns),
-        "sessions": len({turn.session.id for turn in turns}),
-        "oldest_s": round(max(0.0, time.time() - min(turn.event.at for turn in turns)), 3) if turns else None,
     }
 
 
@@ -263,8 +231,7 @@ async def handle_hold(request: Request) -> Response:
         raise ApiError(400, str(error)) from None
     gate, default_s = proxy.gate, proxy.settings.hold_limit
     wait_s = next(limit for limit in (asked.wait_s, gate.wait_s, default_s) if limit is not None)
-    limit_s = default_s if asked.limit_s is None else asked.limit_s
-    gate.hold(" ".join(asked.reason.split())[:_LONGEST_REASON], limit_s, wait_s)
+    gate.hold(" ".join(asked.reason.split())[:_LONGEST_REASON], asked.limit_s or default_s, wait_s)
     await proxy.upstream.drained(asked.drain_s)
     return json_response(state(proxy))
 

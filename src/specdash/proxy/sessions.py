@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails.history import HistoryCut
+    from specdash.proxy.telemetry import Fingerprint
     from specdash.proxy.translate.parse import MessagesRequest
 
 
@@ -42,14 +43,13 @@ CALIBRATION_TOKENS = 1000
 class ProxySession(Struct, eq=False):
     """One conversation. Guardrails read and replace its fields; `last_seen` is Unix time.
 
-    `active` is the number of its requests under way; only the store changes it. `scale` is real prompt tokens per
-    estimated one. `last_prompt_tokens` and `last_output_tokens` are those of its last turn, None before the first.
+    `scale` is real prompt tokens per estimated one. `last_prompt_tokens` and `last_output_tokens` are those of its last
+    turn, None before the first.
     """
 
     id: str
     last_seen: float
     requests: int = 0
-    active: int = 0
     model: str = ""
     forced_streak: int = 0
     forced_messages: int = 0
@@ -75,8 +75,8 @@ class ProxySession(Struct, eq=False):
     window: int | None = None
     """The context window of its last turn."""
     history: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    touched: float = 0.0
-    """Monotonic time of the last sign of life."""
+    prompts: list[Fingerprint] = []
+    """The newest ones: agents and small requests for titles alternate in a session."""
 
     def note_forced(self, forced: bool, messages: int) -> None:
         """Count a request whose tool_choice forces a call; sent again by the client, at the same length, it is one."""
@@ -125,16 +125,17 @@ class ProxySession(Struct, eq=False):
             return None
         return max(0, int((window - self.history[-1]) * len(growth) // sum(growth)))
 
-    def view(self, window: int | None) -> SessionView:
-        """As the dashboard sees it."""
+    def view(self, window: int | None, active: int) -> SessionView:
+        """As the dashboard sees it; `active` is the number of its requests under way."""
         loop = self.loop
         return SessionView(
             **json_of(
                 self,
-                "id last_seen requests active model context_tokens peak_tokens prunes overflows loop_warnings "
+                "id last_seen requests model context_tokens peak_tokens prunes overflows loop_warnings "
                 "malformed_streak malformed_total contamination_resets unexpected_ends",
             ),
             **json_of(loop, "is_looping no_progress"),
+            active=active,
             output_tokens=self.last_output_tokens,
             loop_repeats=loop.repeats,
             loop_period=loop.period,
@@ -144,71 +145,37 @@ class ProxySession(Struct, eq=False):
 
 
 class SessionStore:
-    """Sessions by id: those idle for longer than `ttl` seconds are forgotten, and the longest idle beyond `cap`.
+    """Sessions by id: those idle for longer than `ttl` seconds are forgotten, and the longest idle beyond `cap`."""
 
-    `clock` is monotonic and measures idleness, `wall` is Unix time and is shown.
-    """
-
-    def __init__(
-        self,
-        ttl: float = TTL_S,
-        cap: int = MOST_SESSIONS,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, ttl: float = TTL_S, cap: int = MOST_SESSIONS, clock: Callable[[], float] = time.time) -> None:
         self.ttl = ttl
         self.cap = cap
         self._clock = clock
-        self._wall = wall
         self._sessions: dict[str, ProxySession] = {}
-        """In the order of their latest sign of life."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def get(self, session_id: str) -> ProxySession:
         """The session of that id, created when unknown or forgotten; counts as a sign of life."""
-        session = self.find(session_id) or ProxySession(session_id, 0.0)
-        self._touch(session)
+        session = self.find(session_id)
+        if session is None:
+            for idle in self.all()[self.cap - 1 :]:
+                del self._sessions[idle.id]
+            session = self._sessions[session_id] = ProxySession(session_id, 0.0)
+        session.last_seen = self._clock()
         return session
 
     def find(self, session_id: str) -> ProxySession | None:
         """The session of that id if it is remembered; no sign of life."""
-        self._forget_idle()
-        return self._sessions.get(session_id)
-
-    def latest(self) -> ProxySession | None:
-        """The session with the latest sign of life."""
-        return next(iter(self.all()), None)
+        return next((session for session in self.all() if session.id == session_id), None)
 
     def all(self) -> list[ProxySession]:
         """Every remembered session, latest first."""
-        self._forget_idle()
-        return list(reversed(self._sessions.values()))
-
-    def enter(self, session: ProxySession) -> None:
-        """A request of the session begins."""
-        session.active += 1
-        session.requests += 1
-        self._touch(session)
-
-    def leave(self, session: ProxySession) -> None:
-        """A request of the session ended."""
-        session.active -= 1
-        self._touch(session)
-
-    def _touch(self, session: ProxySession) -> None:
-        if self._sessions.get(session.id, session) is not session:
-            return
-        session.touched, session.last_seen = self._clock(), self._wall()
-        self._sessions.pop(session.id, None)
-        self._sessions[session.id] = session
-        if len(self._sessions) > self.cap:
-            del self._sessions[next(iter(self._sessions))]
-
-    def _forget_idle(self) -> None:
-        while self._sessions and (first := next(iter(self._sessions.values()))).touched < self._clock() - self.ttl:
-            del self._sessions[first.id]
+        since = self._clock() - self.ttl
+        kept = sorted(self._sessions.values(), key=lambda session: session.last_seen, reverse=True)
+        self._sessions = {session.id: session for session in kept if session.last_seen >= since}
+        return list(self._sessions.values())
 
 
 # Which session a request belongs to: the client's own word, else a fingerprint of the client's address and the user's

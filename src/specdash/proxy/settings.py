@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec.structs
 from msgspec import Struct, field
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.core.parameters import Parameter
-
-BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 class ProxySettings(BaseModel):
@@ -84,18 +81,6 @@ class ProxySettings(BaseModel):
     agentic_supplement_mode: str
     problems: tuple[str, ...] = ()
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        parameter = BY_NAME.get(info.field_name or "")
-        if parameter is None or not isinstance(value, str):
-            return value
-        try:
-            return parameter.parse(value.strip(), parameter.key) if value.strip() else parameter.default
-        except InputError as error:
-            what = f"{parameter.key}: value cannot be read" if parameter.secret else str(error)
-            raise PydanticCustomError("setting", "{what}", {"what": what}) from None
-
     @property
     def upstream(self) -> str:
         """The upstream's root URL: `LLAMA_CPP_BASE` without its trailing `/v1`."""
@@ -104,12 +89,16 @@ class ProxySettings(BaseModel):
 
 def _settings(env: Mapping[str, str]) -> tuple[ProxySettings, dict[str, str]]:
     """The settings of an env, with defaults in place of bad values; and what is wrong with those, by key."""
-    texts = {parameter.name: env.get(parameter.key, "") for parameter in PARAMETERS}
-    try:
-        return ProxySettings.model_validate(texts), {}
-    except ValidationError as error:
-        wrong = {BY_NAME[str(row["loc"][0])].key: row["msg"] for row in error.errors()}
-    return _settings({key: text for key, text in env.items() if key not in wrong})[0], wrong
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for key, parameter in BY_KEY.items():
+        text = env.get(key, "").strip()
+        try:
+            values[parameter.name] = parameter.parse(text, key) if text else parameter.default
+        except InputError as error:
+            values[parameter.name] = parameter.default
+            wrong[key] = f"{key}: value cannot be read" if parameter.secret else str(error)
+    return ProxySettings(**values), wrong
 
 
 def settings_from_env(env: Mapping[str, str], source: str = "environment") -> ProxySettings:
@@ -215,24 +204,20 @@ def read_env_file(path: Path) -> tuple[dict[str, str], str]:
     return read_values(data, str(path)), hashlib.sha256(data).hexdigest()
 
 
-def reread(current: Configuration) -> Reload:
-    """Read the env file of `current` again. Raises `InputError` when it cannot be read; nothing changes then."""
-    if current.env_file is None:
-        return Reload(current)
-    values, digest = read_env_file(current.env_file)
-    return reloaded(msgspec.structs.replace(current, digest=digest), {**values, **current.overrides})
+def reread(current: Configuration, env_file: Path) -> Reload:
+    """`current` with what its env file holds now in force where a running proxy can take it over.
 
-
-def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
-    """`current` with `texts` in force where a running proxy can take them over.
-
-    A value that cannot be read leaves the old one in force and is one of the new settings' `problems`.
+    A value that cannot be read leaves the old one in force and is one of the new settings' `problems`. Raises
+    `InputError` when the file cannot be read; nothing changes then.
     """
-    (before, _), (after, wrong) = _settings(current.texts), _settings(texts)
+    values, digest = read_env_file(env_file)
+    texts = {**values, **current.overrides}
+    after, wrong = _settings(texts)
     restart = [
         key
         for key, parameter in BY_KEY.items()
-        if key in NEEDS_RESTART - wrong.keys() and getattr(after, parameter.name) != getattr(before, parameter.name)
+        if key in NEEDS_RESTART - wrong.keys()
+        and getattr(after, parameter.name) != getattr(current.settings, parameter.name)
     ]
     kept = {**texts, **{key: current.texts.get(key, "") for key in (*wrong, *restart)}}
     settings = settings_from_env(kept, current.source)
@@ -246,7 +231,7 @@ def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
         for parameter in PARAMETERS
         if getattr(settings, parameter.name) != getattr(current.settings, parameter.name)
     )
-    fresh = msgspec.structs.replace(current, settings=settings, texts=kept)
+    fresh = msgspec.structs.replace(current, settings=settings, texts=kept, digest=digest)
     return Reload(fresh, changed, tuple(restart))
 
 

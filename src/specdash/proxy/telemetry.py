@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specdash.proxy.answer.assembler import AnswerAssembler
     from specdash.proxy.guardrails import GuardrailNote
     from specdash.proxy.http.responses import ApiError
-    from specdash.proxy.sessions import ProxySession, SessionStore
+    from specdash.proxy.sessions import ProxySession
     from specdash.proxy.settings import ProxySettings
 
 
@@ -92,9 +92,8 @@ class EventsFile:
 # Prompts are kept as hashes that are salted for this process: nothing of their text, and nothing to compare with
 # another day's.
 
-MOST_SESSIONS = 256
 MOST_OF_SESSION = 4
-"""Prompts that are remembered of one: agents and small requests for titles alternate in it."""
+"""Prompts that are remembered of a session."""
 
 
 class Fingerprint(Struct, frozen=True):
@@ -105,47 +104,33 @@ class Fingerprint(Struct, frozen=True):
     messages: frozenset[int]
 
 
-class PromptBook:
-    """The newest prompts of each session."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, list[Fingerprint]] = OrderedDict()
-
-    def change(self, session: str, body: Mapping[str, Any]) -> PromptChange | None:
-        """What a chat completions body changed of the prompt that it goes on from; None for a new conversation."""
-        now, kept = _fingerprint(body), self._kept.pop(session, [])
-        before = max(kept, key=lambda prompt: len(prompt.messages & now.messages), default=None)
-        if before is not None and 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
-            before = None
-        self._kept[session] = [*(prompt for prompt in kept if prompt is not before), now][-MOST_OF_SESSION:]
-        if len(self._kept) > MOST_SESSIONS:
-            self._kept.popitem(last=False)
-        return _change(before, now) if before is not None else None
-
-
-def _fingerprint(body: Mapping[str, Any]) -> Fingerprint:
+def prompt_change(kept: list[Fingerprint], body: Mapping[str, Any]) -> PromptChange | None:
+    """What a chat completions body changed of the one of the prompts `kept` that it goes on from, and whose place it
+    takes; None for a new conversation."""
     messages, tools = body.get("messages"), body.get("tools")
     listed = messages if isinstance(messages, list) else []
-    system = next(
-        (message for message in listed if isinstance(message, dict) and message.get("role") == "system"), None
-    )
+    systems = (message for message in listed if isinstance(message, dict) and message.get("role") == "system")
+    system = next(systems, None)
     rest = (message for message in listed if message is not system)
     texts = [msgspec.json.encode(piece) for piece in (system, tools, *rest)]
     hashes = tuple(map(hash, texts))
-    return Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
-
-
-def _change(before: Fingerprint, now: Fingerprint) -> PromptChange:
+    now = Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
+    before = max(kept, key=lambda prompt: len(prompt.messages & now.messages), default=None)
+    if before is not None and 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
+        before = None
+    kept[:] = [*(prompt for prompt in kept if prompt is not before), now][-MOST_OF_SESSION:]
+    if before is None:
+        return None
     total = sum(now.sizes) or 1
-    pairs = enumerate(zip(now.hashes, before.hashes, strict=False))
-    same = next((at for at, (mine, its) in pairs if mine != its), min(len(now.hashes), len(before.hashes)))
+    pairs = enumerate(zip(hashes, before.hashes, strict=False))
+    same = next((at for at, (mine, its) in pairs if mine != its), min(len(hashes), len(before.hashes)))
     # Where the former prompt ends, this one goes on: that is no change.
     what = ""
     if same < len(before.hashes):
-        names = ("system", "tools", *(f"message {number}" for number in range(1, len(now.hashes) - 1)))
-        what = names[same] if same < len(now.hashes) else "messages left out"
+        names = ("system", "tools", *(f"message {number}" for number in range(1, len(hashes) - 1)))
+        what = names[same] if same < len(hashes) else "messages left out"
     known, left = 0, Counter(before.hashes)
-    for piece, size in zip(now.hashes, now.sizes, strict=True):
+    for piece, size in zip(hashes, now.sizes, strict=True):
         # A text that stands there twice was read twice.
         known += size if left[piece] > 0 else 0
         left[piece] -= 1
@@ -283,34 +268,23 @@ class Telemetry:
     retries, by the metric's name.
     """
 
-    def __init__(
-        self,
-        settings: ProxySettings,
-        sessions: SessionStore,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        env: Mapping[str, str] = os.environ,
-    ) -> None:
-        self.started = wall()
+    def __init__(self, settings: ProxySettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.started = time.time()
         self.counters: Counter[str] = Counter()
         self.requests: Counter[tuple[str, RequestOutcome]] = Counter()
         self.errors: Counter[str] = Counter()
         self.sums: defaultdict[str, float] = defaultdict(float)
         self.ttft, self.duration = Histogram(), Histogram()
-        self.file = EventsFile(events_path(settings.events_file, env))
+        self.file = EventsFile(events_path(settings.events_file))
         self.active: list[ActiveRequest] = []
         """Requests under way, oldest first."""
-        self._sessions = sessions
-        self._prompts = PromptBook()
         self._clock = clock
-        self._wall = wall
 
     def begin(self, session: ProxySession, event: RequestEvent) -> ActiveRequest:
         """A request arrived and is understood, `event` is what is known of it; every one must be finished."""
         active = ActiveRequest(session, event, self._clock)
         session.model = event.model
-        self._sessions.enter(session)
+        session.requests += 1
         self.active.append(active)
         facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
         _LOG.log(*line_text("request", facts, session=session.id, request_id=event.request_id))
@@ -318,7 +292,7 @@ class Telemetry:
 
     def sends(self, active: ActiveRequest, body: Mapping[str, Any]) -> None:
         """The chat completions body of a request, as it goes to the upstream."""
-        change = self._prompts.change(active.session.id, body)
+        change = prompt_change(active.session.prompts, body)
         if change is not None:
             active.event = msgspec.structs.replace(
                 active.event, changed=change.what, changed_at=change.at, known_share=change.known
@@ -331,7 +305,7 @@ class Telemetry:
         if active is not None and mark not in active.guardrails:
             active.guardrails.append(mark)
         request_id = active.event.request_id if active is not None else ""
-        event = GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, note.facts)
+        event = GuardrailEvent(time.time(), session.id, note.guardrail, note.action, request_id, note.facts)
         self.file.write(to_json(event))
         _LOG.log(*note_text(note.guardrail, note.action, note.facts, session=session.id, request_id=request_id))
 
@@ -355,7 +329,7 @@ class Telemetry:
         active.ended = True
         session, cost = active.session, active.cost()
         self.active.remove(active)
-        self._sessions.leave(session)
+        session.last_seen = time.time()
         usage, prompt = cost.usage, cost.usage.prompt or estimate
         event = msgspec.structs.replace(
             active.event,

@@ -79,7 +79,6 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
                     for piece in answer.chunk(chunk) if chunk else (PAUSE,):
                         yield piece
                         if attempt.is_cut:
-                            reply.abort()
                             return
                     if answer.error is not None:
                         raise stream_error(answer.error)
@@ -99,8 +98,7 @@ async def _streamed(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncItera
             if chunk:
                 yield chunk
         yield {}
-    if is_done := decoder.done:
-        await reply.read_to_the_end()
+    is_done = decoder.done
     for chunk in decoder.close():
         if chunk:
             yield chunk

@@ -178,7 +178,7 @@ class Turn:
         ends, loop = self._limit.when(), asyncio.get_running_loop()
         began = loop.time()
         self._limit.reschedule(None)
-        await self.proxy.gate.wait(self.settings.hold_limit)
+        await self.proxy.gate.wait()
         if ends is not None:
             self._limit.reschedule(ends + loop.time() - began)
 

@@ -41,9 +41,8 @@ class Proxy:
         self.window = ContextWindow(self.upstream, settings)
         self.upstream.on_lost = self.window.forget
         self.gate = Gate()
-        self.gate.on_open = self.window.forget
         self.sessions = SessionStore()
-        self.telemetry = Telemetry(settings, self.sessions)
+        self.telemetry = Telemetry(settings)
 
     def reconfigure(self, settings: ProxySettings) -> None:
         """Put other settings in force; running turns keep those they began with."""

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec.structs
@@ -103,8 +102,6 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
     place = env.get("NOTIFY_SOCKET", "")
     if not place.startswith(("/", "@")):
         return
-    if state == "RELOADING=1":
-        state += f"\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as item:
         item.connect(place.replace("@", "\0", 1))
         item.sendall(state.encode())
@@ -120,7 +117,6 @@ _LEAVING_S = 0.5
 closed under a client costs it the request that it just sent."""
 _LAST_REQUEST_S = 0.1
 """What a connection that was accepted last gets to send its request."""
-_IDLE_LOOK_S = 0.1
 _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
@@ -249,19 +245,7 @@ class _Server(uvicorn.Server):
             server.close()
         if self.server_state.connections and not self.force_exit:
             await asyncio.sleep(_LAST_REQUEST_S)
-        closing = asyncio.get_running_loop().create_task(self._close_idle())
-        try:
-            await super().shutdown(sockets)
-        finally:
-            closing.cancel()
-
-    async def _close_idle(self) -> None:
-        """Close connections that came at the last moment too: the drain waits for all, and a client may keep one idle
-        while it waits for the next proxy on another."""
-        while True:
-            for connection in list(self.server_state.connections):
-                connection.shutdown()
-            await asyncio.sleep(_IDLE_LOOK_S)
+        await super().shutdown(sockets)
 
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""
@@ -299,12 +283,11 @@ class _Server(uvicorn.Server):
             self._stop()
 
     def _reload(self) -> None:
-        if self._configuration.env_file is None:
+        if (file := self._configuration.env_file) is None:
             _LOG.info("reload: nothing to read, the settings come from the environment")
             return
-        notify("RELOADING=1")
         try:
-            result = reread(self._configuration)
+            result = reread(self._configuration, file)
         except SpecdashError as error:
             self._refused("reload", error)
         else:
@@ -323,7 +306,6 @@ class _Server(uvicorn.Server):
                 _LOG.warning("reload: %s", line)
             if not result.changed and not result.needs_restart:
                 _LOG.info("reload: no setting changed")
-        notify("READY=1")
 
     def _refused(self, what: str, error: SpecdashError) -> None:
         """Note in the record which version of the env file was not taken over, and why."""

@@ -69,7 +69,7 @@ async def handle_context(request: Request) -> Response:
     proxy: Proxy = request.state.proxy
     name = request.query_params.get("session_id")
     if not name:
-        return json_response(context_json(proxy, proxy.sessions.latest()))
+        return json_response(context_json(proxy, next(iter(proxy.sessions.all()), None)))
     found = filter(None, (proxy.sessions.find(prefix + name) for prefix in ("", *KINDS)))
     if (session := next(found, None)) is None:
         raise ApiError(404, f"no such session: {name[:200]}; it may have been idle for too long")
@@ -126,6 +126,7 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
     """The live picture of the whole proxy."""
     telemetry, gate, window = proxy.telemetry, proxy.gate, proxy.window
     sessions = proxy.sessions.all()
+    running = Counter(request.session.id for request in telemetry.active)
     ended: Counter[RequestOutcome] = Counter()
     for (_, how), count in telemetry.requests.items():
         ended[how] += count
@@ -142,7 +143,9 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
         errors=ended[RequestOutcome.ERROR],
         clients_left=ended[RequestOutcome.CLIENT_LEFT],
         counters=dict(telemetry.counters),
-        sessions=tuple(session.view(window.tokens or session.window) for session in sessions[:SESSIONS_SHOWN]),
+        sessions=tuple(
+            session.view(window.tokens or session.window, running[session.id]) for session in sessions[:SESSIONS_SHOWN]
+        ),
         session_count=len(sessions),
         active=tuple(request.view() for request in telemetry.active),
         problems=proxy.settings.problems,

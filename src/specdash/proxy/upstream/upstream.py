@@ -31,11 +31,6 @@ LOADING_RETRY_S = 2
 LONGEST_QUOTE = 600
 """Characters of an upstream's own words that reach the client."""
 
-_OVERFLOW = re.compile(
-    r"exceeds? the available context size|larger than the max(?:imum)? context size|maximum context length"
-    r"|exceeds? (?:the )?(?:model's )?(?:maximum )?context (?:window|length|size)|prompt is too long",
-    re.IGNORECASE,
-)
 _CLIENT_MADE = re.compile(
     r"input is not supported|failed to (?:load|decode|process) (?:image|audio|media)|mmproj"
     r"|template|jinja|failed to parse|grammar|json schema|tool_choice|unsupported content",
@@ -50,12 +45,9 @@ def api_error(status: int, body: bytes) -> ApiError:
     error = found if isinstance(found, dict) else {}
     message = error.get("message")
     message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
-    if error.get("type") == "exceed_context_size_error" or _OVERFLOW.search(message):
-        tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
-        if isinstance(tokens, int) and isinstance(limit, int):
+    match error:
+        case {"type": "exceed_context_size_error", "n_prompt_tokens": int(tokens), "n_ctx": int(limit)}:
             return PromptTooLongError(tokens, limit)
-        # Clients compact on these very words.
-        return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
     detail = f": {message}" if message else ""
     match status:
         case 503 if "oading" in message:
@@ -69,10 +61,8 @@ def api_error(status: int, body: bytes) -> ApiError:
         case 404:
             why = f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}"
             return ApiError(502, why, retry=False)
-        case 429:
-            return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
-        case 413:
-            return ApiError(413, message or "the upstream finds the request too large")
+        case 413 | 429:
+            return ApiError(status, message or f"the upstream refuses the request ({status})")
     if 400 <= status < 500 or _CLIENT_MADE.search(message):
         return ApiError(400, message or f"the upstream refuses the request ({status})")
     if 300 <= status < 400:
@@ -93,9 +83,6 @@ CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
 _LLAMA_CPP = "llama.cpp"
 CONNECT_S = 10.0
-_KEEP_ALIVE_S = 4.0
-"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
-_LAST_CHUNK_S = 0.05
 _LARGEST_ERROR = 1 << 20
 
 
@@ -112,61 +99,38 @@ class UpstreamReply:
         self.content_type: str = response.content_type
         self._response = response
         self._failure = failure
-        self._open = True
 
     async def read(self) -> bytes:
         """What has arrived, waiting for the first byte of it; b"" at the end.
 
         Raises `ApiError` 504 after `read_timeout` of silence and `UpstreamBrokenError` when the connection breaks.
         """
-        if not self._open:
-            return b""
         try:
-            data: bytes = await self._response.content.readany()
+            return await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
-            self.abort()
             raise self._failure(error, begun=True) from None
-        self._open = bool(data)
-        return data
 
     async def body(self, limit: int) -> bytes:
-        """The whole answer, or its first `limit` bytes, after which the connection is closed."""
+        """The whole answer, or its first `limit` bytes."""
         pieces, size = [], 0
         while size < limit and (data := await self.read()):
             pieces.append(data)
             size += len(data)
-        self.abort()
         return b"".join(pieces)[:limit]
-
-    async def read_to_the_end(self) -> None:
-        """Let the connection be kept alive: its last chunk follows the last event at once, or not at all."""
-        with contextlib.suppress(TimeoutError, ApiError):
-            async with asyncio.timeout(_LAST_CHUNK_S):
-                await self.read()
 
     async def error(self) -> ApiError:
         """What an answer that is not 2xx means for the client; reads it."""
         return api_error(self.status, await self.body(_LARGEST_ERROR))
 
-    def abort(self) -> None:
-        """Close the TCP connection now, so that the upstream stops generating. Does nothing after the end."""
-        if not self._open:
-            return
-        self._open = False
-        connection = self._response.connection
-        transport = connection.transport if connection is not None else None
-        self._response.close()
-        if transport is not None:
-            # close() would first flush a request that is still being sent.
-            transport.abort()
-
 
 class Upstream:
-    """The llama.cpp server at `LLAMA_CPP_BASE`. Belongs to the event loop that first uses it."""
+    """The llama.cpp server at `LLAMA_CPP_BASE`. Belongs to the event loop that first uses it.
+
+    Each call has a connection of its own: one that was kept could be closed by the server in the moment it is used.
+    """
 
     def __init__(self, settings: ProxySettings) -> None:
         self.settings = settings
-        self.url = settings.upstream
         self.shown_url = without_secrets(settings.upstream)
         self.on_lost: Callable[[], None] | None = None
         """Called whenever the server could not be reached or broke off: it may have restarted."""
@@ -175,15 +139,16 @@ class Upstream:
         """Calls for clients whose answer has not ended, those waiting for a connection included."""
         self.is_llama_cpp = False
         """Whether the latest answer, of any endpoint, called its server llama.cpp."""
+        self._idle = asyncio.Event()
         self._trouble: str | None = None
         """The trouble logged last, until the server answers again."""
-        self._idle = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
     @contextlib.asynccontextmanager
     async def open(self, body: bytes, path: str = CHAT_PATH) -> AsyncIterator[UpstreamReply]:
-        """POST a JSON body; the answer once its head is there, of any status. Closed behind unless read to the end.
+        """POST a JSON body; the answer once its head is there, of any status.
 
+        The connection is closed behind it, at once, so that the upstream stops generating.
         Raises `ApiError`: 529 when the server cannot be reached, 504 after `read_timeout` without an answer, 502 when
         it breaks off.
         """
@@ -193,20 +158,15 @@ class Upstream:
                     response = await self._send("POST", body, path)
                 except (aiohttp.ClientError, OSError) as error:
                     raise self.failure(error) from None
-                reply = UpstreamReply(response, self.failure)
-                try:
-                    yield reply
-                finally:
-                    reply.abort()
-                    response.release()
+                with contextlib.closing(response):
+                    yield UpstreamReply(response, self.failure)
 
     async def drained(self, limit_s: float) -> bool:
         """Wait until nothing is in flight, at most `limit_s` seconds; True when nothing is."""
         if self.in_flight:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await self._idle.wait()
+                await asyncio.wait_for(self._idle.wait(), limit_s)
         return not self.in_flight
 
     @contextlib.contextmanager
@@ -238,10 +198,9 @@ class Upstream:
             try:
                 async with asyncio.timeout(limit_s):
                     async with await self._send("GET" if body is None else "POST", body, path) as response:
-                        pieces = [piece async for piece in response.content.iter_any()]
+                        return response.status, await response.read()
             except (aiohttp.ClientError, OSError) as error:
                 raise self.failure(error) from None
-        return response.status, b"".join(pieces)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -253,43 +212,39 @@ class Upstream:
 
         Where the upstream is stands in the log only.
         """
-        found = self._failure(error, begun=begun)
+        unreachable = "the upstream cannot be reached: {}"
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                found = ApiError(529, unreachable.format("no connection in time"), retry_after=RETRY_S)
+            case aiohttp.ServerTimeoutError():
+                found = ApiError(504, f"the upstream was silent for {self.settings.read_timeout:g} s")
+            case TimeoutError():
+                found = ApiError(504, "the upstream did not answer in time")
+            case _ if begun:
+                found = UpstreamBrokenError(502, "the upstream broke off its answer")
+            case aiohttp.ClientSSLError():
+                found = ApiError(502, "the upstream has no TLS certificate we can trust", retry=False)
+            case aiohttp.ClientResponseError():
+                found = ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
+            case aiohttp.ClientConnectorError():
+                # Not its own words: asyncio puts the address in them.
+                number = error.os_error.errno or 0
+                why = os.strerror(number).lower() if number > 0 else "no connection"
+                found = ApiError(529, unreachable.format(why), retry_after=RETRY_S)
+            case _:
+                found = UpstreamBrokenError(502, "the upstream closed the connection without an answer")
+        if found.status != 504 and self.on_lost is not None:
+            self.on_lost()
         if found.message != self._trouble:
             self._trouble = found.message
             _LOG.warning("%s: %s", self.shown_url, found.message)
         return found
 
-    def _failure(self, error: BaseException, *, begun: bool) -> ApiError:
-        if isinstance(error, (aiohttp.SocketTimeoutError, aiohttp.ServerTimeoutError)) and not isinstance(
-            error, aiohttp.ConnectionTimeoutError
-        ):
-            return ApiError(504, f"the upstream was silent for {self.settings.read_timeout:g} s")
-        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
-            return ApiError(504, "the upstream did not answer in time")
-        if self.on_lost is not None:
-            self.on_lost()
-        if begun:
-            return UpstreamBrokenError(502, "the upstream broke off its answer")
-        if isinstance(error, aiohttp.ClientSSLError):
-            return ApiError(502, "the upstream has no TLS certificate we can trust", retry=False)
-        if isinstance(error, aiohttp.ClientResponseError):
-            return ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
-        if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
-            # Not its own words: asyncio puts the address in them.
-            number = getattr(getattr(error, "os_error", None), "errno", None)
-            why = os.strerror(number).lower() if number and number > 0 else "no connection"
-            if isinstance(error, aiohttp.ConnectionTimeoutError):
-                why = "no connection in time"
-            return ApiError(529, f"the upstream cannot be reached: {why}", retry_after=RETRY_S)
-        return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
-
     async def _send(self, method: str, body: bytes | None, path: str) -> aiohttp.ClientResponse:
-        """Ask; once more as long as it was on a kept connection that the server had closed in the meantime."""
         settings = self.settings
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-                trace_configs=[_noting_kept_connections()],
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -298,37 +253,18 @@ class Upstream:
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if settings.upstream_api_key:
             headers["authorization"] = f"Bearer {settings.upstream_api_key}"
-        base = self.shown_url if settings.upstream_api_key else self.url
-        while True:
-            kept: list[bool] = []
-            try:
-                response = await self._session.request(
-                    method,
-                    base + path,
-                    data=None if body is None else io.BytesIO(body),
-                    headers=headers,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
-                    allow_redirects=False,
-                    trace_request_ctx=kept,
-                )
-            except aiohttp.ClientConnectionError as error:
-                # A message that is no text is the beginning of an answer.
-                begun = isinstance(error, TimeoutError) or not isinstance(getattr(error, "message", ""), str)
-                if begun or not kept:
-                    raise
-                continue
-            self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
-            self._trouble = None
-            return response
-
-
-def _noting_kept_connections() -> aiohttp.TraceConfig:
-    async def note(_session: Any, context: Any, _params: Any) -> None:
-        context.trace_request_ctx.append(True)
-
-    config = aiohttp.TraceConfig()
-    config.on_connection_reuseconn.append(note)
-    return config
+        base = self.shown_url if settings.upstream_api_key else settings.upstream
+        response = await self._session.request(
+            method,
+            base + path,
+            data=None if body is None else io.BytesIO(body),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
+            allow_redirects=False,
+        )
+        self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
+        self._trouble = None
+        return response
 
 
 def without_secrets(url: str) -> str:
