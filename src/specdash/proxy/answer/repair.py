@@ -161,9 +161,7 @@ def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
                 return AnswerVerdict(Guardrail.MALFORMED_TOOL, fault)
         if not calls and attempt.limit != 0:
             written = (
-                written_at_end(text, offered, is_truncated=is_truncated, seed=turn.message_id)
-                if attempt.held_text
-                else echoed_rules(text)
+                written_at_end(text, offered, is_truncated=is_truncated) if attempt.held_text else echoed_rules(text)
             )
             if written is not None:
                 return AnswerVerdict(Guardrail.MALFORMED_TOOL if written.fault else None, written.fault, written)
