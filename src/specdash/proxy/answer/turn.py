@@ -272,7 +272,7 @@ class Turn:
         given, attempt = self.given, self.attempt
         if not (given.calls or given.has_text or given.has_thinking or attempt.stop_text):
             yield Text(NOTHING)
-        self._stop_text = attempt.stop_text or attempt.answer.stop_text
+        self._stop_text = attempt.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
 
