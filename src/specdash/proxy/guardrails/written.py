@@ -439,7 +439,6 @@ _PLACE = re.compile(
 _FENCE_MARK = re.compile(r" *(?:```|~~~)")
 _PROSE = re.compile(r"[^\n<\[{`~.!?…:。！？：]*")
 """Characters that neither begin a call nor let one begin behind them, but at the start of a line."""
-_LONGEST_WORD = 40
 _LOOK = 600
 """Characters behind a place that decide whether a call may begin there."""
 
@@ -475,11 +474,26 @@ def begins_call(text: str, offered: Collection[str]) -> bool | None:
     return key in {"function", "arguments", "parameters", "input", "args"}
 
 
+def _places(text: str, fence: str, offered: Collection[str]) -> Iterator[tuple[int, bool | None]]:
+    """Where a written call may begin in a text, with `fence` open before it; None where more of the text decides."""
+    start = 0
+    for line in text.split("\n"):
+        end = start + len(line)
+        if not fence and not CODE.match(line):
+            is_fence = _FENCE_MARK.match(line) is not None
+            for place in _PLACE.finditer(text, start, end):
+                if is_fence and place.start() > start:
+                    break
+                at = place.end()
+                if (begins := begins_call(text[at : at + _LOOK], offered)) is not False:
+                    yield at, begins
+        fence = fence_after(line, fence)
+        start = end + 1
+
+
 def call_places(text: str, offered: Collection[str]) -> list[int]:
     """Where in a whole text a written call may begin."""
-    openings = Openings(offered)
-    openings.text = text
-    return [at for at, begins in openings.places() if begins is not False]
+    return [at for at, _ in _places(text, "", offered)]
 
 
 class Openings:
@@ -491,10 +505,8 @@ class Openings:
     def __init__(self, offered: Collection[str]) -> None:
         self.held = 0
         self.found = False
-        self.text = ""
-        """The current line from `_start` on, looked at up to `_checked`."""
-        self._start = 0
-        self._checked = 0
+        self._line = ""
+        """The current line; of a long one its start and its end. With what is held, also the lines from there on."""
         self._fence = ""
         self._offered = offered
 
@@ -503,36 +515,16 @@ class Openings:
         if self.found:
             self.held += len(text)
             return
-        self.text += text
-        if not self.held and len(self.text) - len(text) > _LONGEST_WORD and _PROSE.fullmatch(text):
+        is_inside = not self.held and self._line != "" and not self._line.isspace()
+        self._line += text
+        if is_inside and _PROSE.fullmatch(text):
             return
         self.held = 0
-        for at, begins in self.places():
-            if begins is not False:
-                self.found = begins is True
-                self.held = len(self.text) - at
-                return
-        self.text = self.text[self._start :]
-        self._checked -= self._start
-        self._start = 0
-
-    def places(self) -> Iterator[tuple[int, bool | None]]:
-        """The places not looked at yet, and whether a call begins there; None is looked at again."""
-        text = self.text
-        while True:
-            end = text.find("\n", self._checked)
-            if not self._fence and not CODE.match(text, self._start):
-                is_fence = _FENCE_MARK.match(text, self._start) is not None
-                for place in _PLACE.finditer(text, self._checked, end if end >= 0 else len(text)):
-                    at = place.end()
-                    if is_fence and place.start() > self._start:
-                        break
-                    begins = begins_call(text[at : at + _LOOK], self._offered)
-                    self._checked = place.start() if begins is None else at + 1
-                    yield at, begins
-            if end < 0:
-                # Behind the last characters a place may begin.
-                self._checked = max(self._checked, self._start, len(text) - 5)
-                return
-            self._fence = fence_after(text[self._start : end], self._fence)
-            self._start = self._checked = end + 1
+        for at, begins in _places(self._line, self._fence, self._offered):
+            self.found = begins is True
+            self.held = len(self._line) - at
+            return
+        *lines, line = self._line.split("\n")
+        for ended in lines:
+            self._fence = fence_after(ended, self._fence)
+        self._line = line if len(line) <= 2 * _LOOK else f"{line[:_LOOK]}w{line[-_LOOK:]}"
