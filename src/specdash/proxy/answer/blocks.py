@@ -85,6 +85,12 @@ class Usage(Struct, frozen=True):
         }
 
 
+def message_head(message_id: str, model: str, usage: Usage) -> dict[str, Any]:
+    """A message of which nothing has come yet."""
+    head = {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": []}
+    return {**head, "stop_reason": None, "stop_sequence": None, "usage": usage.anthropic()}
+
+
 # Blocks of an answer in the order they began: the one rule that the stream writer and the builder share.
 
 THINKING = "thinking"
@@ -215,17 +221,7 @@ class SseWriter(BlockOrder):
     def start(self, message_id: str, model: str, usage: Usage) -> None:
         """The one message_start; `usage` is what is known of the prompt, its completion counts as given."""
         self.started = True
-        message: dict[str, Any] = {
-            "id": message_id,
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage.anthropic(),
-        }
-        self._write("message_start", message=message)
+        self._write("message_start", message=message_head(message_id, model, usage))
 
     def ping(self) -> None:
         """A sign of life, any time between start and finish."""
