@@ -113,7 +113,6 @@ def test_a_call_as_llama_cpp_streams_it() -> None:
         pytest.param(
             [[call(0, "a", "weather", '{"city":')], [call(0, None, "weather", '"Oslo"}')]], id="name repeated"
         ),
-        pytest.param([[call(3, "a", "weather", WEATHER)]], id="indexes do not start at 0"),
         pytest.param([[call(0, "a", "weather", None), call(0, args=WEATHER)]], id="one call twice in a chunk"),
     ],
 )

@@ -149,8 +149,6 @@ class AnswerAssembler:
         self._deltas = 0
         """Pieces of content: thinking, text or a call."""
         self._counts: dict[str, dict[str, Any]] = {name: {} for name in _COUNTS}
-        self._numbers: dict[int, int] = {}
-        """Of the upstream's number of a call, which of those here it is."""
         self._starts: list[ToolStart] = []
         self._arguments: list[list[str]] = []
         self.upstream_ids: list[str] = []
@@ -253,14 +251,12 @@ class AnswerAssembler:
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
         """A part of a call, the first of which has its name; in a whole answer, where none has an index, a call."""
-        function, index = entry.get("function"), entry.get("index", len(self._starts))
-        if not isinstance(function, dict) or not isinstance(index, int):
+        function, number = entry.get("function"), entry.get("index", len(self._starts))
+        if not isinstance(function, dict) or number not in range(len(self._starts) + 1):
             return
-        number = self._numbers.get(index)
-        if number is None:
+        if number == len(self._starts):
             if not (name := _text_of(function.get("name"))):
                 return
-            number = self._numbers[index] = len(self._starts)
             start = ToolStart(number, f"toolu_{secrets.token_hex(12)}", name)
             self._starts.append(start)
             self._arguments.append([])

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from specdash.proxy.answer.blocks import ToolCall
 from specdash.proxy.guardrails.calls import ToolUseFault, problem, types_of
+from specdash.proxy.guardrails.tools import RULES
 from specdash.proxy.guardrails.unexpected_end import CODE, announces_action, fence_after
 
 if TYPE_CHECKING:
@@ -147,12 +148,8 @@ _INTENDS = re.compile(
     r"(?i)(?:(?:now|next|first|so|ok|okay|good|great|sure),? )*(?:let me|let's|i'll|i will|i'm going to) "
     r"|(?i:sure|ok|okay|certainly|of course|alright)\W*\Z"
 )
-_POLICY = re.compile(
-    r"(?i)(?:\d+\.\s*|[-*]\s*)?(?P<rule></?agentic-protocol>|you must call a tool\b|do not summari[sz]e the"
-    r"|never describe a call|if you have (?:found|identified) a problem|after a change you must call"
-    r"|when a step needs a tool, emit|use only the tools offered|wait for a tool's result|keep these rules to yourself"
-    r"|when the task is done or cannot go on)"
-)
+_POLICY = tuple(" ".join(rule.casefold().split()[:4]) for rules in RULES.values() for rule in rules)
+"""How the rules begin that a system prompt may have."""
 _RULE_SENTENCE = re.compile(r"\S.*?(?:(?<=\w\w[.!?])(?=\s)|$)", re.MULTILINE)
 
 
@@ -257,12 +254,13 @@ def _orphans(text: str, places: Collection[int]) -> Written | None:
 
 def echoed_rules(text: str) -> Written | None:
     """Rules for tool use, two at least, that end an answer outside code, unless a colon introduces them."""
-    offset, start = max(0, len(text) - _LOOKED_AT), len(text)
+    start = len(text)
     rules: set[str] = set()
-    for sentence in reversed(list(_RULE_SENTENCE.finditer(text, offset))):
-        if (rule := _POLICY.match(sentence[0])) is None:
+    for sentence in reversed(list(_RULE_SENTENCE.finditer(text, max(0, start - _LOOKED_AT)))):
+        rule = sentence[0].casefold().lstrip("0123456789.-* ")
+        if not rule.startswith((*_POLICY, "<agentic-protocol>", "</agentic-protocol>")):
             break
-        rules.add(rule["rule"].casefold()[:16])
+        rules.add(rule[:16])
         start = sentence.start()
     is_code = CODE.match(text.rstrip().rpartition("\n")[2]) is not None
     is_quoted = text[:start].rstrip().endswith((":", "："))
