@@ -189,24 +189,3 @@ async def test_a_request_of_the_hold_is_made_for_the_window_that_is_there_after_
             check(MESSAGES, await request)
         sizes = [len(call.raw) for call in upstream.calls if call.path == CHAT]
         assert max(sizes) < 20_000
-
-
-async def test_waiting_for_the_operator_is_no_part_of_the_longest_turn() -> None:
-    async with proxied(PROXY_GENERATION_TIMEOUT="1") as (proxy, behave, _):
-        await proxy.get("/health")
-        inside = asyncio.Event()
-
-        async def breaks(call: Call) -> None:
-            inside.set()
-            await asyncio.sleep(0.05)
-            call.hang_up()
-
-        behave.trouble = breaks
-        request = asyncio.create_task(proxy.post(MESSAGES, {"model": "m", "max_tokens": 9, "messages": ASKED}))
-        await inside.wait()
-        await proxy.post("/admin/hold")
-        await until_async(lambda: proxy.proxy.gate.waiting == 1)
-        await asyncio.sleep(1.2)
-        behave.trouble = None
-        await proxy.post("/admin/resume")
-        check(MESSAGES, await request)

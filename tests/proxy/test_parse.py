@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specdash.proxy.http.responses import InvalidRequestError, load_object
 from specdash.proxy.sessions import session_id
-from specdash.proxy.translate.parse import MessagesRequest, ToolChoice, parse_count_tokens, parse_messages
+from specdash.proxy.translate.parse import MessagesRequest, ToolChoice, parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
 from support.messages_bodies import any_json, body_of, places, replaced, rich_body, turns
 
@@ -59,7 +59,7 @@ class TestHostileBodies:
 
     @given(st.lists(turns, min_size=1, max_size=5))
     def test_every_valid_conversation_can_be_counted(self, messages: list[Any]) -> None:
-        request = parse_count_tokens(msgspec.json.encode(body_of(messages)))
+        request = parse_messages(msgspec.json.encode(body_of(messages)), counts=True)
         msgspec.json.encode(chat_body(request, "m"))
 
     @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ class TestRefusals:
         call = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
         body = body_of([USER, {"role": "assistant", "content": [call]}])
         assert refusal(body).startswith("messages.1: `tool_use` blocks were found without `tool_result` blocks")
-        assert len(parse_count_tokens(msgspec.json.encode(body)).messages) == 2
+        assert len(parse_messages(msgspec.json.encode(body), counts=True).messages) == 2
 
 
 class TestAcceptance:

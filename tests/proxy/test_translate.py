@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate.parse import parse_messages
 from specdash.proxy.translate.translate import chat_body, chat_messages, prefill_of, steady
 from support.messages_bodies import PIXEL, READ, assistant_turns, body_of, turns, user_turns
 
@@ -25,7 +25,7 @@ OTHER_CALL = {**CALL, "id": "toolu_2"}
 
 
 def request_of(*messages: Any, **fields: Any) -> MessagesRequest:
-    return parse_count_tokens(msgspec.json.encode(body_of(list(messages) or [user("hi")], **fields)))
+    return parse_messages(msgspec.json.encode(body_of(list(messages) or [user("hi")], **fields)), counts=True)
 
 
 def rendered(*messages: Any, **fields: Any) -> list[dict[str, Any]]:

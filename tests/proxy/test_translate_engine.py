@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate.parse import parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
 from support.asking import read
 from support.messages_bodies import READ, body_of, rich_body
@@ -43,7 +43,7 @@ def chunks(port: int, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def counted(answer: dict[str, Any], **fields: Any) -> MessagesRequest:
-    return parse_count_tokens(msgspec.json.encode(body_of([USER, answer], **fields)))
+    return parse_messages(msgspec.json.encode(body_of([USER, answer], **fields)), counts=True)
 
 
 def without_pictures(value: Any) -> Any:

@@ -54,14 +54,6 @@ def test_a_tool_call_keeps_its_input_whatever_the_fragments(way: Way, upstream: 
         assert seen.message["stop_reason"] == "tool_use"
 
 
-def test_interleaved_fragments_of_parallel_calls_are_sorted_out(way: Way, upstream: FaultUpstream) -> None:
-    first, second = calls("read_file", {"path": "abc"}), calls("get_weather", {"city": "Bonn"}, index=1)
-    woven = [act for pair in zip(first, second, strict=True) for act in pair]
-    upstream.scripts = [Script((*woven, *stops("tool_calls")))]
-    seen = way.ask(turn(tools=TOOLS))
-    assert sorted(seen.calls) == [("get_weather", {"city": "Bonn"}), ("read_file", {"path": "abc"})]
-
-
 def test_thinking_is_a_block_when_it_was_asked_for_and_nothing_otherwise(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = Script((*thinks("Let me ", "see."), *says("Done."), *stops()))
     wanted = way.ask(turn(tools=TOOLS, max_tokens=4096, thinking={"type": "enabled", "budget_tokens": 2048}))

@@ -157,14 +157,6 @@ def test_the_window_lies_within_the_run_and_both_thresholds_are_needed(env: dict
     assert found == [False, True]
 
 
-def test_the_same_words_after_the_same_nudge_are_no_progress_but_no_tool_loop() -> None:
-    stalled = [message for _ in range(12) for message in (assistant("I will read it."), user("continue"))]
-    state = loop_state(TASK + stalled, SETTINGS)
-    assert (state.repeats, state.no_progress, state.is_looping, state.patterns) == (11, 10, False, ("",))
-    given_request = request(TASK + stalled, tools=TOOLS)
-    assert break_loop(given_request, state, SETTINGS, forced=0, utilisation=None) == (given_request, ())
-
-
 def broken(
     messages: Sequence[Message], kind: str = "auto", *, forced: int = 0, utilisation: float | None = None, **fields: Any
 ) -> tuple[MessagesRequest, MessagesRequest, tuple[GuardrailNote, ...]]:

@@ -76,38 +76,38 @@ PASSED = [
 def test_text_is_held_from_where_a_call_may_begin(passed: str, kept: str) -> None:
     for fragments in ([passed + kept], list(passed + kept), [passed, kept]):
         out, attempt = held(texts(*fragments))
-        before, rest = attempt.split(-len(kept))  # of an answer whose text ends here
-        assert text_of([*out, *before]) == passed
-        assert rest == kept
+        assert text_of(out) == passed
+        assert "".join(attempt.held) == kept
 
 
 @pytest.mark.parametrize("text", PASSED)
 def test_other_text_passes_at_once(text: str) -> None:
     for fragments in ([text], list(text)):
-        assert held(texts(*fragments))[0] == texts(*fragments)
+        assert text_of(held(texts(*fragments))[0]) == text
 
 
 CALL: list[Piece] = [ToolStart(0, "toolu_1", "Read"), Arguments(0, "{}")]
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "passed"),
     [
-        texts("See\n<", "tool_", "x", "y"),
-        [*texts("<tool_call>", "{"), *CALL, *texts("\n</tool_call>\n")],
-        [Text("See\n<to"), Thinking("hm"), Text("p>"), Thinking("ok")],
+        (texts("See\n<", "tool_", "x", "y"), texts("See\n", "<", "tool_", "x", "y")),
+        (
+            [*texts("<tool_call>", "{"), *CALL, *texts("\n</tool_call>\n")],
+            [*texts("<tool_call>", "{"), *CALL, Text("\n</tool_call>\n")],
+        ),
+        ([Text("See\n<to"), Thinking("hm"), Text("p>")], [Text("See\n"), Thinking("hm"), *texts("<to", "p>")]),
     ],
 )
-def test_what_is_refuted_or_stands_before_a_real_call_is_released_as_it_came(sent: list[Piece]) -> None:
-    assert held(sent)[0] == sent
+def test_what_is_refuted_or_stands_before_a_real_call_is_released(sent: list[Piece], passed: list[Piece]) -> None:
+    assert held(sent)[0] == passed
 
 
 def test_thinking_goes_on_when_the_text_from_a_place_on_does_not() -> None:
     out, attempt = held([Text("See\n" + HERMES), Thinking("hm"), Text("!")])
-    assert out == []
-    end = len(attempt.held_text)
-    assert attempt.split(4 - end) == ([Text("See\n"), Thinking("hm")], HERMES + "!")
-    assert attempt.split(-end) == ([Thinking("hm")], "See\n" + HERMES + "!")
+    assert out == [Text("See\n"), Thinking("hm")]
+    assert "".join(attempt.held) == HERMES + "!"
 
 
 _PIECES = st.sampled_from([
@@ -134,7 +134,7 @@ def test_fragments_do_not_decide(fragments: list[str]) -> None:
     places = set()
     for pieces in (fragments, [text], list(text)):
         out, attempt = held(texts(*pieces))
-        assert [*out, *attempt.held] == texts(*pieces)
+        assert text_of(out) + "".join(attempt.held) == text
         openings = Openings(OFFERED)
         for piece in pieces:
             openings.feed(piece)

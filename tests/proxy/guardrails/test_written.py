@@ -191,14 +191,6 @@ def test_untyped_text_gets_the_types_of_the_schema() -> None:
         assert calls_in(form("Grep", value)) == [("Grep", value)]
 
 
-def test_ids_depend_on_content_position_and_seed_only() -> None:
-    text = f"{HERMES}\n{HERMES}"
-    ids = [[call.id for call in (read(text, seed=seed) or Written(0)).calls] for seed in ("msg_1", "msg_1", "msg_2")]
-    assert ids[0] == ids[1]
-    assert len({*ids[0], *ids[2]}) == 4
-    assert all(name.startswith("toolu_") for name in ids[0])
-
-
 _WORDS = st.text(st.characters(exclude_characters="<>\r"), max_size=30)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct, field
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
@@ -79,20 +78,16 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-# Bytes of a chat completion stream to its chunks, however they were read.
-#
-# Source of the framing: WHATWG HTML, "Server-sent events".
-
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """An event that grows past this is an upstream gone wrong, not an answer."""
 _SHOWN = 200
 
 
 class ChatDecoder:
-    """The JSON objects of a stream, in order, from its bytes; what was read together makes no difference.
+    """The JSON objects of a chat completion's stream, in order, from its bytes; how these were read does not matter.
 
-    What cannot be understood becomes a chunk `{"error": {"type", "message"}}`, as the upstream's own errors are:
-    events named error, data that is not a JSON object.
+    llama.cpp writes each in one line of `data:`; all other lines are passed over. Data that is not a JSON object
+    becomes a chunk `{"error": {"type", "message"}}`, as the upstream's own errors are.
     """
 
     def __init__(self) -> None:
@@ -102,43 +97,30 @@ class ChatDecoder:
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The chunks that the next bytes of the stream, cut anywhere, complete."""
-        data = self._rest + data
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        *events, self._rest = data.split(b"\n\n")
-        for event in events:
-            if self.done:
-                return
-            yield from self._chunk(event)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            yield from self._chunk(line)
         if len(self._rest) > MAX_EVENT_BYTES and not self.done:
             self.done = True
             yield _failed(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
 
     def close(self) -> Iterator[dict[str, Any]]:
-        """The stream has ended; an event without its blank line counts when it is whole."""
-        if not self.done:
-            yield from self._chunk(self._rest, is_partial=True)
+        """The stream has ended; a last line without its end counts when it is whole."""
+        yield from self._chunk(self._rest, is_partial=True)
         self.done = True
 
-    def _chunk(self, event: bytes, *, is_partial: bool = False) -> Sequence[dict[str, Any]]:
-        if event[:7] == b"data: {" and b"\n" not in event:
-            # What most events are.
-            try:
-                return (msgspec.json.decode(event[6:]),)
-            except (ValueError, RecursionError):
-                pass
-        lines = [line.partition(b":") for line in event.split(b"\n")]
-        fields = [(name, value.removeprefix(b" ")) for name, _, value in lines]
-        text = b"\n".join(value for name, value in fields if name == b"data").strip()
-        if not text or text == b"[DONE]":
-            self.done = self.done or bool(text)
+    def _chunk(self, line: bytes, *, is_partial: bool = False) -> Sequence[dict[str, Any]]:
+        if self.done or not line.startswith(b"data:") or not (text := line[5:].strip()):
+            return ()
+        if text == b"[DONE]":
+            self.done = True
             return ()
         try:
             found: Any = read_json(text)
         except ValueError:
             found = None
         if isinstance(found, dict):
-            return ({"error": found} if (b"event", b"error") in fields and "error" not in found else found,)
+            return (found,)
         shown = text[:_SHOWN].decode("utf-8", "replace")
         return () if is_partial else (_failed(f"the upstream sent an event that is not a JSON object: {shown}"),)
 
@@ -162,15 +144,11 @@ class AnswerAssembler:
         self.finish_reason: str | None = None
         self.error: dict[str, Any] | None = None
         """The first error inside the stream, as llama.cpp has it."""
-        self.stop_text: str | None = None
-        """The stop word, when the upstream names it."""
         self.text_chars = 0
         self.thinking_chars = 0
         self._deltas = 0
         """Pieces of content: thinking, text or a call."""
         self._counts: dict[str, dict[str, Any]] = {name: {} for name in _COUNTS}
-        self._numbers: dict[int, int] = {}
-        """Of the upstream's number of a call, which of those here it is."""
         self._starts: list[ToolStart] = []
         self._arguments: list[list[str]] = []
         self.upstream_ids: list[str] = []
@@ -237,8 +215,6 @@ class AnswerAssembler:
                 self._delta(choice["message"], pieces)
             if choice.get("finish_reason") is not None:
                 self.finish_reason = _text_of(choice["finish_reason"]) or self.finish_reason
-                stop_text = _text_of(choice.get("stopping_word")) or _text_of(choice.get("stop_reason"))
-                self.stop_text = stop_text or self.stop_text
         for name in _COUNTS:
             if name in obj and isinstance(obj[name], dict):
                 self._counts[name] = obj[name]
@@ -275,14 +251,12 @@ class AnswerAssembler:
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
         """A part of a call, the first of which has its name; in a whole answer, where none has an index, a call."""
-        function, index = entry.get("function"), entry.get("index", len(self._starts))
-        if not isinstance(function, dict) or not isinstance(index, int):
+        function, number = entry.get("function"), entry.get("index", len(self._starts))
+        if not isinstance(function, dict) or number not in range(len(self._starts) + 1):
             return
-        number = self._numbers.get(index)
-        if number is None:
+        if number == len(self._starts):
             if not (name := _text_of(function.get("name"))):
                 return
-            number = self._numbers[index] = len(self._starts)
             start = ToolStart(number, f"toolu_{secrets.token_hex(12)}", name)
             self._starts.append(start)
             self._arguments.append([])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from specdash.proxy.http.responses import object_of
+from specdash.proxy.http.responses import ApiError, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +85,12 @@ class Usage(Struct, frozen=True):
         }
 
 
+def message_head(message_id: str, model: str, usage: Usage) -> dict[str, Any]:
+    """A message of which nothing has come yet."""
+    head = {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": []}
+    return {**head, "stop_reason": None, "stop_sequence": None, "usage": usage.anthropic()}
+
+
 # Blocks of an answer in the order they began: the one rule that the stream writer and the builder share.
 
 THINKING = "thinking"
@@ -93,10 +99,10 @@ TOOL = "tool_use"
 
 
 class BlockOrder:
-    """Takes pieces in any order and passes them on, each block whole before the next begins.
+    """Passes on the pieces of an answer whose blocks come one after another, as llama.cpp sends them.
 
-    While the JSON object of a call is incomplete, what belongs to other blocks waits. What follows a whole object after
-    another block has begun is left out. A piece of an unknown call, or a call begun twice, is an error of the program.
+    A piece of another block ends the one before. A piece of an unknown call, or a call begun twice, is an error of the
+    program.
     """
 
     def __init__(self) -> None:
@@ -106,59 +112,33 @@ class BlockOrder:
         """Visible text; blanks alone do not count."""
         self.has_thinking = False
         self._call: int | None = None
-        self._arguments: list[str] = []
-        self._waiting: list[Piece] = []
+        """The call that is open."""
 
     def add(self, piece: Piece) -> None:
-        """The next piece."""
-        if isinstance(piece, Text):
-            if piece.text:
-                self.has_text = self.has_text or not piece.text.isspace()
-                # What most pieces are.
-                (self._take if self._call is None else self._place)(piece)
+        """The next piece. Raises `ApiError` for arguments of a call that has ended: no client can take them."""
+        if isinstance(piece, Pause | End) or (not isinstance(piece, ToolStart) and not piece.text):
             return
-        if isinstance(piece, ToolStart):
+        if isinstance(piece, Arguments):
+            if piece.index not in self.calls:
+                raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
+            if piece.index != self._call:
+                raise ApiError(502, "the upstream sends arguments of a call after another has begun")
+            self._take(piece)
+            return
+        self._call = None
+        if isinstance(piece, Text):
+            self.has_text = self.has_text or not piece.text.isspace()
+        elif isinstance(piece, Thinking):
+            self.has_thinking = True
+        else:
             if piece.index in self.calls:
                 raise ValueError(f"tool call {piece.index} begun twice")
             self.calls[piece.index] = piece
-        elif isinstance(piece, Arguments) and piece.index not in self.calls:
-            raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
-        elif not isinstance(piece, Thinking | Arguments) or not piece.text:
-            return
-        self.has_thinking = self.has_thinking or isinstance(piece, Thinking)
-        self._place(piece)
-
-    def end(self) -> None:
-        """Nothing more comes for the blocks begun so far."""
-        while self._waiting:
-            self._go_on()
-
-    def _place(self, piece: Piece) -> None:
-        if isinstance(piece, Arguments):
-            if piece.index == self._call:
-                self._arguments.append(piece.text)
-                self._take(piece)
-                if self._waiting and self._is_whole():
-                    self._go_on()
-            elif self._waiting:
-                self._waiting.append(piece)
-        elif self._waiting or not (self._call is None or self._is_whole()):
-            self._waiting.append(piece)
-        else:
-            self._call = piece.index if isinstance(piece, ToolStart) else None
-            self._arguments.clear()
-            self._take(piece)
-
-    def _is_whole(self) -> bool:
-        return object_of("".join(self._arguments)) is not None
-
-    def _go_on(self) -> None:
-        pieces, self._waiting, self._call = self._waiting, [], None
-        for piece in pieces:
-            self._place(piece)
+            self._call = piece.index
+        self._take(piece)
 
     def _take(self, piece: Piece) -> None:
-        """The next piece in the right order."""
+        """The next piece that counts."""
         raise NotImplementedError
 
 
@@ -195,7 +175,6 @@ class MessageBuilder(BlockOrder):
 
     def pieces(self) -> Iterator[Piece]:
         """The answer again, each block in one piece."""
-        self.end()
         for first, texts in self._blocks:
             text = "".join(texts)
             if isinstance(first, ToolStart):
@@ -242,25 +221,14 @@ class SseWriter(BlockOrder):
     def start(self, message_id: str, model: str, usage: Usage) -> None:
         """The one message_start; `usage` is what is known of the prompt, its completion counts as given."""
         self.started = True
-        message: dict[str, Any] = {
-            "id": message_id,
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage.anthropic(),
-        }
-        self._write("message_start", message=message)
+        self._write("message_start", message=message_head(message_id, model, usage))
 
     def ping(self) -> None:
         """A sign of life, any time between start and finish."""
         self._out.append(_PING)
 
     def finish(self, stop_reason: str, stop_sequence: str | None, usage: Usage) -> None:
-        """Write what waits, close the last block and end the message; `usage` is that of the whole answer."""
-        self.end()
+        """Close the last block and end the message; `usage` is that of the whole answer."""
         self._close()
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
         self._write("message_delta", delta=delta, usage=usage.anthropic())

@@ -38,8 +38,8 @@ class Attempt(Struct):
     """The text was cut because it repeated itself."""
     hidden: list[str] = field(default_factory=list)
     """Reasoning that the client does not get."""
-    held: list[Piece] = field(default_factory=list)
-    """Text that may be a written tool call, to its end, and the reasoning in between."""
+    held: list[str] = field(default_factory=list)
+    """Text that may be a written tool call, to its end."""
     draft: MessageBuilder = field(default_factory=MessageBuilder)
 
     @property
@@ -47,26 +47,11 @@ class Attempt(Struct):
         """The calls that count: those past the client's limit do not, nor need they be whole."""
         return self.answer.tool_calls()[: self.limit]
 
-    @property
-    def held_text(self) -> str:
-        """The text among `held`."""
-        return "".join(piece.text for piece in self.held if isinstance(piece, Text))
-
-    def split(self, start: int) -> tuple[list[Piece], str]:
-        """What is held before `start`, an offset in the answer's text, with all reasoning; and the text from there."""
-        at = start - (len(self.answer.text()) - len(self.held_text))
-        before: list[Piece] = []
-        rest = ""
-        for piece in self.held:
-            if not isinstance(piece, Text) or len(piece.text) <= at:
-                before.append(piece)
-                at -= len(piece.text) if isinstance(piece, Text) else 0
-                continue
-            if at > 0:
-                before.append(Text(piece.text[:at]))
-            rest += piece.text[max(0, at) :]
-            at = 0
-        return before, rest
+    def split(self, start: int) -> tuple[str, str]:
+        """What is held before `start`, an offset in the answer's text, and from there on."""
+        held = "".join(self.held)
+        at = max(0, start - self.answer.text_chars + len(held))
+        return held[:at], held[at:]
 
 
 def filtered(
@@ -219,36 +204,31 @@ def _settled(text: str, stops: Sequence[str]) -> int:
 async def with_held_calls(source: Pieces, attempt: Attempt, offered: Collection[str]) -> Pieces:
     """Hold text back from where a written call may begin; what is held to the end stays in `attempt.held`.
 
-    Every other fragment passes as it came. A real call says that the upstream's parser works: what is held is text.
+    A real call says that the upstream's parser works: what is held is text.
     """
     openings: Openings | None = Openings(offered)
-    held, waiting = attempt.held, 0
+    held = attempt.held
     async for piece in source:
-        if openings is None:
-            yield piece
-        elif piece.__class__ is Text:
+        if openings is not None and piece.__class__ is Text:
+            is_settled = openings.found
             openings.feed(piece.text)
-            if not held and not openings.held:
-                yield piece
+            held.append(piece.text)
+            if is_settled:
                 continue
-            held.append(piece)
-            waiting += len(piece.text)
-            while held:
-                size = len(held[0].text) if isinstance(held[0], Text) else 0
-                if waiting - size < openings.held:
-                    break
-                waiting -= size
-                yield held.pop(0)
-        elif piece.__class__ is Thinking and held:
-            held.append(piece)
-        elif piece.__class__ is ToolStart:
+            if not openings.held:
+                for text in held:
+                    yield Text(text)
+                held.clear()
+            elif at := len(text := "".join(held)) - openings.held:
+                yield Text(text[:at])
+                held[:] = [text[at:]]
+            continue
+        if openings is not None and piece.__class__ is ToolStart:
             openings = None
-            for kept in held:
-                yield kept
+            for text in held:
+                yield Text(text)
             held.clear()
-            yield piece
-        else:
-            yield piece
+        yield piece
 
 
 async def with_allowed_calls(source: Pieces, attempt: Attempt, names: Collection[str] | None) -> Pieces:

@@ -193,7 +193,6 @@ async def _reads(reply: UpstreamReply, take: Callable[[dict[str, Any]], object])
 
 _NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_fields", "modalities", "audio")
 """Fields whose effect on a whole answer cannot be read from the stream."""
-_CHOICES = ("n", "n_cmpl")
 _TELLING = ("timings_per_token", "return_progress")
 
 

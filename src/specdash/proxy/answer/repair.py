@@ -16,7 +16,7 @@ from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
 from specdash.proxy.gate import RetryPolicy
-from specdash.proxy.guardrails.calls import UNREADABLE, ToolUseFault, call_fault
+from specdash.proxy.guardrails.calls import ToolUseFault, call_fault
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.guardrails.written import Written, echoed_rules, written_at_end
 from specdash.proxy.http.responses import ApiError, object_of
@@ -135,7 +135,7 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
         chars = first.answer.text_chars + first.answer.thinking_chars
         turn.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
     if verdict.fault is not None:
-        async for piece in _repaired(turn, verdict.fault, verdict, first):
+        async for piece in _repaired(turn, verdict, verdict.fault, first):
             yield piece
         return
     for piece in _made_real(turn, verdict, first):
@@ -158,11 +158,7 @@ def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
             if fault := call_fault(call, offered, is_cut=is_truncated and at == len(calls)):
                 return AnswerVerdict(Guardrail.MALFORMED_TOOL, fault)
         if not calls and attempt.limit != 0:
-            written = (
-                written_at_end(text, offered, is_truncated=is_truncated, seed=turn.message_id)
-                if attempt.held_text
-                else echoed_rules(text)
-            )
+            written = written_at_end(text, offered, is_truncated=is_truncated) if attempt.held else echoed_rules(text)
             if written is not None:
                 return AnswerVerdict(Guardrail.MALFORMED_TOOL if written.fault else None, written.fault, written)
         if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated:
@@ -184,13 +180,10 @@ def _made_real(turn: Turn, verdict: AnswerVerdict, attempt: Attempt) -> Iterator
     """What was held of a good answer; calls that it wrote as text as real ones, and what stands before them."""
     written = verdict.written
     if verdict is _GOOD:
-        yield from attempt.held
+        yield from map(Text, attempt.held)
         return
     before, _ = attempt.split(written.start)
-    lead = "".join(piece.text for piece in before if isinstance(piece, Text))
-    yield from (piece for piece in before if lead.strip() or not isinstance(piece, Text))
-    if written.text.strip():
-        yield Text(written.text)
+    yield from (Text(text) for text in (before, written.text) if text.strip())
     if calls := written.calls[: attempt.limit]:
         yield from _added(calls)
         turn.session.malformed_total += 1
@@ -210,43 +203,41 @@ def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
             yield Arguments(index, arguments)
 
 
-async def _repaired(turn: Turn, guardrail: Guardrail, bad: AnswerVerdict, first: Attempt) -> Pieces:
+async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Attempt) -> Pieces:
     """What completes a bad answer: the better one of another attempt, else the best use of this one."""
-    shown, session, is_malformed = turn.given, turn.session, bad.is_malformed
+    shown, session, before, held = turn.given, turn.session, "".join(first.held), ""
     facts: dict[str, Any] = {}
-    if is_malformed and bad.tool_use is not None:
+    if bad.tool_use is not None:
         session.malformed_streak += 1
         session.malformed_total += 1
         facts = {"streak": session.malformed_streak, "kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
-    session.unexpected_ends += guardrail is Guardrail.UNEXPECTED_END
-    turn.note(guardrail, GuardrailAction.DETECTED, **facts)
-    before, held = first.split(bad.written.start) if is_malformed else (first.held, "")
-    for piece in before:
-        yield piece
+        before, held = first.split(bad.written.start)
+    session.unexpected_ends += fault is Guardrail.UNEXPECTED_END
+    turn.note(fault, GuardrailAction.DETECTED, **facts)
+    yield Text(before)
     if shown.calls:
         for piece in _completed(turn, first):
             yield piece
         return
-    attempts = turn.settings.malformed_tool_retry_max if is_malformed else 1
+    attempts = turn.settings.malformed_tool_retry_max if bad.is_malformed else 1
     for number in range(1, attempts + 1):
-        turn.note(guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
-        again = await _retried(turn, bad, first, number)
+        turn.note(fault, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
+        again = await _retried(turn, bad, fault, first, number)
         # Words beside those that the client has would leave out what is held.
         if again is None or (shown.has_text and not again.draft.calls):
             continue
         turn.attempt = again
         has_words = shown.has_text
         for piece in again.draft.pieces():
-            if isinstance(piece, ToolStart) and guardrail is Guardrail.UNEXPECTED_END:
+            if isinstance(piece, ToolStart) and fault is Guardrail.UNEXPECTED_END:
                 yield ToolStart(piece.index, ADDED_ID + piece.id.removeprefix("toolu_"), piece.name)
             elif isinstance(piece, ToolStart | Arguments) or not has_words:
                 yield piece
-        calls = len(shown.calls)
-        turn.note(guardrail, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=calls)
-        if is_malformed:
+        turn.note(fault, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=len(shown.calls))
+        if bad.is_malformed:
             session.malformed_streak = 0
         return
-    turn.note(guardrail, GuardrailAction.EXHAUSTED)
+    turn.note(fault, GuardrailAction.EXHAUSTED)
     for piece in _made_do(turn, bad, first, held):
         yield piece
 
@@ -255,11 +246,11 @@ def _made_do(turn: Turn, bad: AnswerVerdict, first: Attempt, held: str) -> Itera
     """The best use of a bad answer. A client refuses a call that it does not know or whose input does not fit, with an
     error that the model can read and mend.
     """
-    if bad.is_malformed:
+    if bad.tool_use is not None:
         # In the strict mode a call that cannot be read is never shown, not even as text.
         if not (turn.active.event.strict or turn.settings.malformed_tool_stream_strict):
             yield Text(held)
-        elif bad.tool_use is not None and bad.tool_use.kind == "unparsed_call":
+        elif bad.tool_use.kind == "unparsed_call":
             yield Text(_NOT_READ)
         yield from _added(first.calls)
     shown = turn.given
@@ -268,16 +259,9 @@ def _made_do(turn: Turn, bad: AnswerVerdict, first: Attempt, held: str) -> Itera
         turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
 
 
-async def _retried(turn: Turn, bad: AnswerVerdict, first: Attempt, number: int) -> Attempt | None:
+async def _retried(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Attempt, number: int) -> Attempt | None:
     """Ask again; None when the answer is not better. What is good of it is the draft."""
-    body = turn.prepared.body
-    wants_call = bad.fault is Guardrail.UNEXPECTED_END
-    if bad.is_malformed:
-        body = malformed_retry(body, turn.settings, number)
-    elif wants_call:
-        body = required_retry(body)
-    else:
-        body = empty_retry(body, reasoning_only=first.answer.thinking_chars > 0)
+    body = retry_body(turn.prepared.body, fault, turn.settings, number, has_thought=first.answer.thinking_chars > 0)
     turn.active.next_attempt()
     again = Attempt()
     thinking = turn.prepared.request.wants_thinking and not turn.given.has_thinking
@@ -296,7 +280,7 @@ async def _retried(turn: Turn, bad: AnswerVerdict, first: Attempt, number: int) 
         verdict = _GOOD
     for piece in _made_real(turn, verdict, again):
         again.draft.add(piece)
-    return None if wants_call and not again.draft.calls else again
+    return None if fault is Guardrail.UNEXPECTED_END and not again.draft.calls else again
 
 
 def _completed(turn: Turn, attempt: Attempt) -> Iterator[Piece]:
@@ -305,52 +289,41 @@ def _completed(turn: Turn, attempt: Attempt) -> Iterator[Piece]:
     Raises `ApiError` when it has one whose arguments are no JSON object: no client can take that, and none of it can be
     called back.
     """
-    offered = {tool.name: tool for tool in turn.prepared.tools}
     given = {call.id for call in turn.given.calls.values()}
     for call in attempt.calls:
         is_cut = attempt.answer.finish_reason == "length" and call is attempt.calls[-1]
-        fault = call_fault(call, offered, is_cut=is_cut)
-        if fault is not None and fault.kind in UNREADABLE and call.id in given:
+        if call.id in given and not is_cut and object_of(call.arguments.strip() or "{}") is None:
             turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED)
             raise ApiError(502, f"the model's call of {call.name} is broken: its arguments are not a JSON object")
     yield from _added(call for call in attempt.calls if call.id not in given)
 
 
-# The upstream body of a second try. The messages stay as they are, so that the upstream's prompt cache holds.
-
 LATER_TEMPERATURE = 0.5
 """Least temperature where the same sampling has already failed: it would only fail again."""
 
 
-def malformed_retry(chat: dict[str, Any], settings: ProxySettings, attempt: int) -> dict[str, Any]:
-    """A retry of a malformed tool turn: a call is required, sampled soberly and short. `attempt` counts from 1."""
-    body = required_retry(chat)
-    temperature = settings.malformed_tool_retry_temperature
-    body["temperature"] = temperature if attempt <= 1 else max(temperature, LATER_TEMPERATURE)
-    cap = settings.malformed_tool_retry_max_tokens
-    if cap:
-        current = body.get("max_tokens")
-        body["max_tokens"] = min(current, cap) if isinstance(current, int) else cap
-    return body
+def retry_body(
+    chat: dict[str, Any], fault: Guardrail, settings: ProxySettings, number: int, *, has_thought: bool
+) -> dict[str, Any]:
+    """The upstream body of a second try; its messages stay as they are, so that the upstream's prompt cache holds.
 
-
-def required_retry(chat: dict[str, Any]) -> dict[str, Any]:
-    """A retry that must call a tool. A choice of none, or of one tool by name, stands."""
+    A turn that showed nothing is tried without thinking when it did nothing else, and never greedily. Others must call
+    a tool; a malformed one, soberly and short.
+    """
     body = dict(chat)
-    if body.get("tools") and not isinstance(body.get("tool_choice"), dict) and body.get("tool_choice") != "none":
+    if fault is Guardrail.EMPTY_RESPONSE:
+        if has_thought:
+            body["chat_template_kwargs"] = {**body.get("chat_template_kwargs", {}), "enable_thinking": False}
+        if "temperature" in body:
+            body["temperature"] = max(body["temperature"], LATER_TEMPERATURE)
+        return body
+    if body.get("tools") and body["tool_choice"] != "none":
         body["tool_choice"] = "required"
-    return body
-
-
-def empty_retry(chat: dict[str, Any], reasoning_only: bool) -> dict[str, Any]:
-    """A retry of a turn that showed nothing: without thinking when it did nothing else, and never greedy."""
-    body = dict(chat)
-    if reasoning_only:
-        kwargs = body.get("chat_template_kwargs")
-        body["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
-    temperature = body.get("temperature")
-    if isinstance(temperature, int | float) and temperature < LATER_TEMPERATURE:
-        body["temperature"] = LATER_TEMPERATURE
+    if fault is Guardrail.MALFORMED_TOOL:
+        temperature = settings.malformed_tool_retry_temperature
+        body["temperature"] = temperature if number == 1 else max(temperature, LATER_TEMPERATURE)
+        if cap := settings.malformed_tool_retry_max_tokens:
+            body["max_tokens"] = min(body["max_tokens"], cap)
     return body
 
 

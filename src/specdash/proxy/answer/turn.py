@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent, RequestOutcome
-from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, SseWriter, Text, Usage
+from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, SseWriter, Text, Usage, message_head
 from specdash.proxy.answer.filters import Attempt, stop_reason_of
 from specdash.proxy.answer.repair import answered
 from specdash.proxy.gate import RetryPolicy, admitted
@@ -31,7 +31,7 @@ from specdash.proxy.http.responses import (
 )
 from specdash.proxy.sessions import session_id
 from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate.parse import parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
 from specdash.proxy.upstream.upstream import api_error
 from specdash.proxy.upstream.window import use_model
@@ -128,11 +128,10 @@ class Turn:
         self.session = session
         self.active = active
         self.settings = proxy.settings
-        self._limit = asyncio.timeout(None)
         self.request_id = active.event.request_id
         self.request = request
-        self._size: int | None = None
-        """Of the prompt as it is sent, in estimated tokens."""
+        self._size = 0
+        """Of the prompt as it is sent, in estimated tokens; 0 before that is known."""
         self.message_id = f"msg_{self.request_id.removeprefix('req_')}"
         self._stop_reason = "end_turn"
         self._stop_text: str | None = None
@@ -162,40 +161,28 @@ class Turn:
     async def limited(self) -> AsyncIterator[None]:
         """Let `PROXY_GENERATION_TIMEOUT` run for this block; 0 is no limit. Raises `ApiError` 504 when it is over."""
         limit_s = self.settings.generation_timeout
+        limit = asyncio.timeout(limit_s or None)
         try:
-            async with asyncio.timeout(limit_s or None) as self._limit:
+            async with limit:
                 yield
         except TimeoutError:
-            if not self._limit.expired():
+            if not limit.expired():
                 raise
             raise ApiError(504, f"the turn took longer than PROXY_GENERATION_TIMEOUT={limit_s:g} s") from None
 
     async def unheld(self) -> None:
-        """Wait while the proxy is held, which is no part of the turn's own time."""
-        if not self.proxy.gate.held:
-            return
-        self.active.held()
-        ends, loop = self._limit.when(), asyncio.get_running_loop()
-        began = loop.time()
-        self._limit.reschedule(None)
-        await self.proxy.gate.wait()
-        if ends is not None:
-            self._limit.reschedule(ends + loop.time() - began)
+        """Wait while the proxy is held."""
+        if self.proxy.gate.held:
+            self.active.held()
+            await self.proxy.gate.wait()
 
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
         async for piece in self._pieces(live=False):
             self.shown.add(piece)
-        return {
-            "id": self.message_id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.request.model,
-            "content": self.shown.content(),
-            "stop_reason": self._stop_reason,
-            "stop_sequence": self._stop_text,
-            "usage": self.usage.anthropic(),
-        }
+        head = message_head(self.message_id, self.request.model, self.usage)
+        ends = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_text}
+        return {**head, "content": self.shown.content(), **ends}
 
     async def stream(self, writer: SseWriter, flush: Callable[[], Awaitable[None]]) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
@@ -272,7 +259,7 @@ class Turn:
         given, attempt = self.given, self.attempt
         if not (given.calls or given.has_text or given.has_thinking or attempt.stop_text):
             yield Text(NOTHING)
-        self._stop_text = attempt.stop_text or attempt.answer.stop_text
+        self._stop_text = attempt.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
 
@@ -335,7 +322,7 @@ COUNT_PATH = "/v1/chat/completions/input_tokens"
 async def handle_count(request: Request) -> Response:
     """Serve one request."""
     proxy: Proxy = request.state.proxy
-    parsed = parse_count_tokens(await read_body(request, proxy.settings.max_body_mib << 20))
+    parsed = parse_messages(await read_body(request, proxy.settings.max_body_mib << 20), counts=True)
     return json_response({"input_tokens": await unless_gone(request.receive, _count(proxy, parsed))})
 
 

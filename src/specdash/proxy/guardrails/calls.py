@@ -34,8 +34,6 @@ class ToolUseFault(Struct, frozen=True):
 
 
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
-UNREADABLE = frozenset({"bad_json", "not_an_object"})
-"""Kinds of calls that no client can take: their input is no JSON object."""
 
 
 def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, is_cut: bool = False) -> ToolUseFault | None:

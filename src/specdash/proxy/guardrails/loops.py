@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
-from specdash.proxy.guardrails.history import blocks_of, digest, instruction_of, texts_of, with_text
+from specdash.proxy.guardrails.history import blocks_of, digest, instruction_of, with_text
 from specdash.proxy.translate.translate import result_parts
 
 if TYPE_CHECKING:
@@ -59,30 +59,19 @@ class LoopState(Struct, frozen=True):
 
 
 class _Turn:
-    """Messages of the assistant in a row and what followed; its key is made only when it is asked for."""
+    """Calls of the assistant, and their results; its key is made only when it is asked for."""
 
-    def __init__(self, message: Message) -> None:
-        self.messages = [message]
-        self.after: list[Message] = []
-
-    @property
-    def calls(self) -> list[Block]:
-        return [call for message in self.messages for call in blocks_of(message, "tool_use")]
-
-    @property
-    def results(self) -> list[Block]:
-        return [block for message in self.after for block in blocks_of(message, "tool_result")]
+    def __init__(self) -> None:
+        self.calls: list[Block] = []
+        self.results: list[Block] = []
 
     @property
     def pattern(self) -> str:
-        """Names of the tools called; empty for a turn of text."""
+        """Names of the tools called."""
         return "+".join(sorted(call["name"] for call in self.calls))
 
     @cached_property
     def key(self) -> str:
-        if not self.calls:
-            words = "\n".join(texts_of(self.messages[0])).strip()
-            return digest("text", words, [instruction_of(message) for message in self.after])
         # Results as the model sees them.
         shown = {block["tool_use_id"]: [bool(block.get("is_error")), result_parts(block)] for block in self.results}
         return digest("tools", sorted(digest(c["name"], c["input"], shown.get(c["id"])) for c in self.calls))
@@ -99,8 +88,7 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
     no_progress = repeats - period
     patterns = tuple(turn.pattern for turn in turns[len(turns) - period :])
     repeated = (
-        any(patterns)
-        and repeats >= settings.loop_repeat_threshold
+        repeats >= settings.loop_repeat_threshold
         and repeats >= settings.loop_window
         and no_progress >= settings.no_progress_threshold
     )
@@ -170,36 +158,18 @@ def _release_reason(state: LoopState, settings: ProxySettings, forced: int, util
 
 
 def _turns(messages: Sequence[Message]) -> list[_Turn]:
-    """The completed turns since the latest instruction.
-
-    An instruction that only repeats the one before, after an answer in words, is a nudge: the answer is a turn then.
-    """
+    """The completed turns since the latest instruction."""
     turns: list[_Turn] = []
-    asked = ""
-    answer: Message | None = None
     for message in messages:
-        if message.role == "assistant":
-            answer = message
-            if blocks_of(message, "tool_use"):
-                asked = ""
-                if turns and not turns[-1].after:
-                    turns[-1].messages.append(message)
-                else:
-                    turns.append(_Turn(message))
-        elif message.role == "user":
-            text = instruction_of(message)
-            nudge = bool(text) and text == asked and answer is not None
-            if text and not nudge:
-                turns = []
-            elif nudge and answer is not None:
-                turns.append(_Turn(answer))
-            if turns:
-                turns[-1].after.append(message)
-            if text:
-                asked, answer = text, None
-    if turns and turns[-1].calls and not turns[-1].results:
-        turns.pop()
-    return turns
+        if calls := blocks_of(message, "tool_use"):
+            if not turns or turns[-1].results:
+                turns.append(_Turn())
+            turns[-1].calls += calls
+        elif instruction_of(message):
+            turns = []
+        elif turns:
+            turns[-1].results += blocks_of(message, "tool_result")
+    return turns if not turns or turns[-1].results else turns[:-1]
 
 
 def _run(turns: Sequence[_Turn], period: int) -> int:

@@ -8,21 +8,24 @@ what is quoted, followed by prose, or introduced as an example. Sources of the f
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import re
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from specdash.proxy.answer.blocks import ToolCall
 from specdash.proxy.guardrails.calls import ToolUseFault, problem, types_of
-from specdash.proxy.guardrails.unexpected_end import CODE, announces_action, fence_after, prose_lines
+from specdash.proxy.guardrails.tools import RULES
+from specdash.proxy.guardrails.unexpected_end import CODE, announces_action, fence_after
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from specdash.proxy.translate.parse import Tool
+
+    Offered = Mapping[str, Tool]
 
 
 class Written(Struct, frozen=True):
@@ -35,93 +38,93 @@ class Written(Struct, frozen=True):
 
 
 class _Call(Struct, frozen=True):
-    """A call as it stands in the text; `arguments` is None where they are not an object, or the call is broken."""
+    """A call as it stands in the text; `arguments` is None where they are not an object, or the call is broken.
+
+    A broken one whose name cannot be read either has an empty one.
+    """
 
     name: str
-    arguments: dict[str, Any] | None
+    arguments: Any = None
     is_broken: bool = False
 
 
-_DEEPEST = 64
+class _Run(Struct):
+    """A run of markup up to `at`, and the calls in it.
+
+    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form.
+    """
+
+    at: int
+    is_bare: bool
+    calls: list[_Call] = []
+    final: str | None = None
+
+
 _LOOKED_AT = 4000
-"""Characters of a call that cannot be read in which its name is looked for."""
-_ECHO_MAX = 4000
-"""Characters at the end of an answer in which rules are looked for."""
+"""Characters of a call that cannot be read in which its name is looked for, or of an end in which rules are."""
 _MOST_PLACES = 24
 """So many places at either end of a text are looked at."""
 _SPACE = r"(?:antml:|｜DSML｜|minimax:|seed:)?"
+_WRAPPERS = "tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL"
+_CLOSERS = r"parameter|function|tool_call|invoke|function_calls|tool_calls"
+
+# What stands between calls, around them, and behind the last: wrappers, end tokens, a hidden analysis.
 _NOISE = re.compile(
     rf"""\s+|[,;]|</[\w:]*\Z|</s>|<(?:start|end)_of_turn>
-    |(?P<opens><{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]
+    |(?P<opens><{_SPACE}(?:{_WRAPPERS})>|\[TOOL_CALLS\]
       |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call)\w*\|>
       |<｜tool[\w▁]*begin｜>|```[ ]?(?:tool_calls?|tool_code|tool_use|function_call)[ \t\r]*(?=\n|\Z))
     |(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z)
-    |</{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
+    |</{_SPACE}(?:{_WRAPPERS}|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
     |<｜[\w▁]+｜>|\[/TOOL_CALLS\]|```(?:json|JSON)?[ \t\r]*(?=\n|\Z|<)|(?<=[\]}}])[\]}}]{{1,3}}(?=\s*(?:[<`]|\Z))""",
     re.VERBOSE | re.DOTALL,
 )
-_CLOSERS = r"parameter|function|tool_call|invoke|function_calls|tool_calls"
 _CLOSER = re.compile(
     rf"</{_SPACE}(?:{_CLOSERS}|tool_use|function_call|TOOLCALL)>|\[/TOOL_CALLS\]|<\|(?!python)\w+\|>|<｜tool"
-)
-_FUNCTION = re.compile(
-    rf"""<{_SPACE}(?:function=|invoke\ name=)["']?(?P<name>[\w.:\-]{{1,128}})["']?[^<>\n]{{0,64}}>
-    (?P<body>\s*(?=\{{|<{_SPACE}parameter|</{_SPACE}(?:function|invoke)>|<?\Z))""",
-    re.VERBOSE,
-)
-_FUNCTION_END = re.compile(rf"(?:(?<=\}})\}}{{1,3}})?\s*</{_SPACE}(?:function|invoke)>")
-_PARAMETER = re.compile(
-    rf"""\s*<{_SPACE}parameter(?P<is>=|\ name=)["']?(?P<name>[\w.:\-]{{1,128}})["']?(?P<more>[^<>\n]{{0,64}})>
-    (?P<value>.*?)</{_SPACE}parameter>(?=\s*(?:<{_SPACE}parameter[=\ ]|</{_SPACE}(?:function|invoke)>|\Z))""",
-    re.VERBOSE | re.DOTALL,
-)
-_PAIRED = re.compile(r"(?P<name>[\w.\-]{1,128})[ \t]*\n?\s*(?=<arg_key>|</tool_call>|\Z)")
-_PAIR = re.compile(
-    r"\s*<arg_key>(?P<name>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>|\Z))",
-    re.DOTALL,
-)
-_NAMED = re.compile(
-    r"(?:function\s*<｜tool[▁_]sep｜>)?(?P<name>[\w.:\-]{1,128})\s*(?:\[CALL_ID\]\w+)?"
-    r"(?P<mark>\[ARGS\]|<\|tool_call_argument_begin\|>|<｜tool[▁_]sep｜>)?\s*(?:```json\s*)?(?=\{|\Z)"
-)
-_HARMONY = re.compile(
-    r"(?:<\|start\|>)?(?:assistant)?\s?(?:<\|channel\|>)?\s?(?:commentary|analysis)?\s?to=(?P<name>[\w.\-]{1,128})\s{0,3}"
-    r"(?:<\|channel\|>(?:commentary|analysis)\s{0,3})?(?:<\|constrain\|>\s?)?(?:json|code)?\s{0,3}(?:<\|message\|>\s{0,3})?"
-    r"(?=\{|\w{0,4}\Z)"
 )
 _FINAL = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>(.*?)(?:<\|(?:return|end)\|>\s*)?\Z", re.DOTALL
 )
+
+# How a call begins: XML functions, Harmony, and a name with a mark of Mistral, Kimi or DeepSeek, or inside a tag (GLM).
+# What follows is JSON, or arguments one by one.
+_FUNCTION = re.compile(
+    rf"""(?P<mark><{_SPACE}(?:function=|invoke\ name=))["']?(?P<name>[\w.:\-]{{1,128}})["']?[^<>\n]{{0,64}}>
+    \s*(?=\{{|<{_SPACE}parameter|</{_SPACE}(?:function|invoke)>|<?\Z)""",
+    re.VERBOSE,
+)
+_HARMONY = re.compile(
+    r"(?P<mark><\|start\|>)?(?:assistant)?\s?(?:<\|channel\|>)?\s?(?:commentary|analysis)?\s?to=(?P<name>[\w.\-]{1,128})"
+    r"\s{0,3}(?:<\|channel\|>(?:commentary|analysis)\s{0,3})?(?:<\|constrain\|>\s?)?(?:json|code)?\s{0,3}"
+    r"(?:<\|message\|>\s{0,3})?(?=\{|\w{0,4}\Z)"
+)
+_NAMED = re.compile(
+    r"(?:function\s*<｜tool▁sep｜>)?(?P<name>[\w.:\-]{1,128})\s*(?:\[CALL_ID\]\w+)?"
+    r"(?P<mark>\[ARGS\]|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>)?\s*(?:```json\s*)?"
+    r"(?=\{|<arg_key>|</tool_call>|\Z)"
+)
+_ENTRY = re.compile(
+    rf"""\s*(?:<{_SPACE}parameter(?P<is>=|\ name=)["']?(?P<name>[\w.:\-]{{1,128}})["']?(?P<more>[^<>\n]{{0,64}})>
+      (?P<value>.*?)</{_SPACE}parameter>(?=\s*(?:<{_SPACE}parameter[=\ ]|</{_SPACE}(?:function|invoke)>|\Z))
+    |<arg_key>(?P<key>.*?)</arg_key>\s*
+      <arg_value>(?P<worth>.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>|\Z)))""",
+    re.VERBOSE | re.DOTALL,
+)
+_ENTRIES_END = re.compile(rf"\s*</{_SPACE}(?:function|invoke|tool_call)>")
 _PYTHON = re.compile(r"(?:\[\s*)?(?P<name>[A-Za-z_][\w.\-]*)\(")
 _PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|\Z")
-_TAG_PART = re.compile(r"<[\w:=]*\Z")
-_PAIRED_END = re.compile(r"\s*</tool_call>")
 _BARE = re.compile(r"(?:```(?:json|JSON)?[ \t\r]*\n\s*)?(?:\[\s*)?\{")
-_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
+_OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
 _NAME_KEY = re.compile(r"""["'](?:name|function|tool)["']\s*:\s*["']([^"'\n]*)["']""")
-_ARGUMENTS_KEY = re.compile(r"""["'](?:arguments|parameters|input|args)["']\s*:""")
 _SAMPLE = re.compile(r"""[:{\[,(=]\s*(?:\.\.\.|…|<[^<>\n"|]{1,60}>)""")
 _ARGUMENTS = ("arguments", "parameters", "input", "args")
 _CALL_KEYS = frozenset({"name", "tool", "function", "type", "id", "index", *_ARGUMENTS})
-_PLAIN_NAME = re.compile(r"[\w.:\-/]{1,128}")
+_PLAIN_NAME = re.compile(r"[\w.:\-/]{0,128}")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
-_OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_FORMS = (
-    # How a call begins; where its arguments stand one by one, each of them; and what closes it.
-    (_FUNCTION, _PARAMETER, _FUNCTION_END),
-    (_HARMONY, None, None),
-    (_NAMED, None, None),
-    (_PAIRED, _PAIR, _PAIRED_END),
-)
 
-_ORPHANS = re.compile(
-    rf"(?:^[ ]{{0,3}}|(?<=[.!?…:。！？：])[ \t]{{0,3}}|(?<=[\w.!?])(?=</\w+>\s*</))"
-    rf"(?:<parameter(?:=|\ name=)[^<>\n]+>(?:[ \t]*\n(?:(?!</?parameter)[^\0])*?|[^\n<]*)</parameter>\s*)*"
-    rf"(?P<closers>(?:</{_SPACE}(?:{_CLOSERS})>\s*)*)\Z",
-    re.MULTILINE,
-)
+_ORPHANS = re.compile(rf"(?:</{_SPACE}(?:{_CLOSERS})>\s*)+\Z")
 _EXAMPLE = re.compile(
     r"\b(?:examples?|for\s+instance|e\.g|like\s+(?:this|so)|in\s+this\s+form|as\s+follows|samples?|illustrat\w+|"
     r"beispiel\w*|so\s+aus|exemples?|comme\s+(?:ceci|suit)|ejemplos?|así|esempi\w*|così|exemplos?|assim|пример\w*|например)"
@@ -145,83 +148,72 @@ _INTENDS = re.compile(
     r"(?i)(?:(?:now|next|first|so|ok|okay|good|great|sure),? )*(?:let me|let's|i'll|i will|i'm going to) "
     r"|(?i:sure|ok|okay|certainly|of course|alright)\W*\Z"
 )
-_POLICY = re.compile(
-    r"(?i)(?:\d+\.\s*|[-*]\s*)?(?P<rule></?agentic-protocol>|you must call a tool\b|do not summari[sz]e the"
-    r"|never describe a call|if you have (?:found|identified) a problem|after a change you must call"
-    r"|when a step needs a tool, emit|use only the tools offered|wait for a tool's result|keep these rules to yourself"
-    r"|when the task is done or cannot go on)"
-)
-_ECHO = ToolUseFault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
+_POLICY = tuple(" ".join(rule.casefold().split()[:4]) for rules in RULES.values() for rule in rules)
+"""How the rules begin that a system prompt may have."""
+_RULE_SENTENCE = re.compile(r"\S.*?(?:(?<=\w\w[.!?])(?=\s)|$)", re.MULTILINE)
 
 
-def written_at_end(
-    text: str, offered: Mapping[str, Tool], *, is_truncated: bool = False, seed: str = ""
-) -> Written | None:
-    """What the end of a whole answer is; None for plain text.
-
-    `is_truncated` says that the token limit ended it. Ids of calls depend on `seed`, text and position.
-    """
+def written_at_end(text: str, offered: Offered, *, is_truncated: bool = False) -> Written | None:
+    """What the end of a whole answer is; None for plain text. `is_truncated` says that the token limit ended it."""
     places, ended = call_places(text, offered), 0
     for start in places[:_MOST_PLACES] + places[_MOST_PLACES:][-_MOST_PLACES:]:
         if start < ended:
             # In a run of markup behind which text follows.
             continue
-        run = _Run(text, start, offered)
-        if run.reaches_end():
-            return _judged(text, start, run, offered, is_truncated=is_truncated, seed=seed)
+        run = _run(text, start, offered)
+        if run.at == len(text) and (run.calls or run.final is not None):
+            return _judged(text, start, run, offered, is_truncated=is_truncated)
         ended = run.at
-    return (_orphans(text) if places else None) or echoed_rules(text)
+    return _orphans(text, places) or echoed_rules(text)
 
 
-def _judged(
-    text: str, start: int, run: _Run, offered: Mapping[str, Tool], *, is_truncated: bool, seed: str
-) -> Written | None:
+def _judged(text: str, start: int, run: _Run, offered: Offered, *, is_truncated: bool) -> Written | None:
     """What a run of markup that reaches the end is."""
     lead, calls = text[:start], run.calls
-    if run.final is not None and not calls:
-        return Written(start, run.final)
-    fits = bool(calls) and all(_fits(call, offered) for call in calls)
+    if not calls:
+        return Written(start, run.final or "")
+    inputs = [_input(call, offered) for call in calls]
     if run.is_bare:
-        if not all(_knows_arguments(call, offered) for call in calls):
-            return None
         last = _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
-        if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(last)):
+        is_meant = None not in inputs or calls[-1].is_broken
+        if not all(_knows_arguments(call, offered) for call in calls) or (
+            lead.strip() and not (is_meant and _INTENDS.match(last))
+        ):
             return None
     if _is_example(lead):
         return None
-    if fits:
-        digest = hashlib.sha256(f"{seed}\0{text[start:]}".encode("utf-8", "surrogatepass"))
-        made = []
-        for call in calls:
-            digest.update(b"\0")
-            made.append(ToolCall(f"toolu_{digest.hexdigest()[:24]}", call.name, json.dumps(call.arguments)))
+    made = [
+        ToolCall(f"toolu_{secrets.token_hex(12)}", call.name, value)
+        for call, value in zip(calls, inputs, strict=True)
+        if value is not None
+    ]
+    if len(made) == len(calls):
         return Written(start, calls=tuple(made))
     named = next((call.name for call in calls if call.name in offered), None)
-    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls):
+    is_nameless = not calls[-1].name
+    if (
+        not all(_PLAIN_NAME.fullmatch(call.name) for call in calls)
+        or _SAMPLE.search(text, start, start + _LOOKED_AT)
+        or (is_truncated and calls == [_Call("", is_broken=True)])
+        or (lead.strip() and not (named or is_nameless))
+    ):
         return None
-    if calls and _SAMPLE.search(text, start, start + _LOOKED_AT):
-        return None
-    is_nameless = bool(calls) and calls[-1].is_broken and not calls[-1].name
-    if calls and lead.strip() and not (named or is_nameless):
-        return None
-    if not calls and (is_truncated or text[start] in "{[`"):
-        return None
-    what = "the call was left unparsed in the text" if calls else "only its call's opening came"
-    return Written(start, fault=ToolUseFault("unparsed_call", named, f"{named or 'a tool'}: {what}"))
+    fault = ToolUseFault("unparsed_call", named, f"{named or 'a tool'}: the call was left unparsed in the text")
+    return Written(start, fault=fault)
 
 
-def _fits(call: _Call, offered: Mapping[str, Tool]) -> bool:
+def _input(call: _Call, offered: Offered) -> str | None:
+    """The input of a call as JSON, None where its tool does not take it."""
     tool = offered.get(call.name)
     if tool is None or call.arguments is None or problem(tool, call.arguments):
-        return False
+        return None
     try:
-        json.dumps(call.arguments, allow_nan=False)
+        return json.dumps(call.arguments, allow_nan=False)
     except (TypeError, ValueError):  # a value of Python's that JSON has not, or an infinite number
-        return False
-    return True
+        return None
 
 
-def _knows_arguments(call: _Call, offered: Mapping[str, Tool]) -> bool:
+def _knows_arguments(call: _Call, offered: Offered) -> bool:
     """Whether JSON without a tag can be meant as a call: its tool is offered, and knows every argument."""
     tool = offered.get(call.name)
     if tool is None or call.arguments is None:
@@ -241,14 +233,14 @@ def _is_example(lead: str) -> bool:
     return _EXAMPLE.search(last) is not None or bool(_FORM.search(last) and _MODEL.search(last))
 
 
-def _orphans(text: str) -> Written | None:
+def _orphans(text: str, places: Collection[int]) -> Written | None:
     """The closing tags that end an answer and that nothing opened."""
-    found = next((m for m in _ORPHANS.finditer(text) if m[0].strip()), None)
-    if found is None:
+    found = _ORPHANS.search(text)
+    if found is None or not any(found.start() <= at < found.end() for at in places):
         return None
     lead = text[: found.start()]
     closers = re.findall(rf"</{_SPACE}({_CLOSERS})>", found[0])
-    is_in_line = bool(lead) and not lead.endswith("\n")
+    is_in_line = lead.rpartition("\n")[2].strip() != ""
     is_shown = lead.rstrip().endswith((":", "：")) and not announces_action(lead)
     if is_shown or (is_in_line and len(closers) < 2):
         return None
@@ -262,159 +254,114 @@ def _orphans(text: str) -> Written | None:
 
 def echoed_rules(text: str) -> Written | None:
     """Rules for tool use, two at least, that end an answer outside code, unless a colon introduces them."""
-    start = max(0, len(text) - _ECHO_MAX)
-    lines = list(prose_lines(text[start:]))[-12:]
-    if not lines or text.rstrip().rpartition("\n")[2].strip() != lines[-1][1].strip():
+    start = len(text)
+    rules: set[str] = set()
+    for sentence in reversed(list(_RULE_SENTENCE.finditer(text, max(0, start - _LOOKED_AT)))):
+        rule = sentence[0].casefold().lstrip("0123456789.-* ")
+        if not rule.startswith((*_POLICY, "<agentic-protocol>", "</agentic-protocol>")):
+            break
+        rules.add(rule[:16])
+        start = sentence.start()
+    is_code = CODE.match(text.rstrip().rpartition("\n")[2]) is not None
+    is_quoted = text[:start].rstrip().endswith((":", "："))
+    if is_code or is_quoted or (len(rules) < 2 and "</agentic-protoc" not in rules):
         return None
-    rules: dict[str, int] = {}
-    at = next((at for at, line in lines if "<agentic-protocol>" in line), lines[-1][0])
-    if lines[-1][1].strip() != "</agentic-protocol>":
-        sentences = [(at, part) for at, line in lines for part in re.split(r"(?<=\w\w[.!?])\s+", line.strip())]
-        for place, sentence in reversed(sentences):
-            if (rule := _POLICY.match(sentence)) is None:
-                break
-            rules[rule["rule"].casefold()[:16]] = at = place
-        if len(rules) < 2:
-            return None
-    is_quoted = text[: start + at].rstrip().endswith((":", "："))
-    return None if is_quoted else Written(start + at, fault=_ECHO)
+    detail = "the answer echoes the tool rules of the system prompt"
+    return Written(start, fault=ToolUseFault("supplement_echo", None, detail))
 
 
-class _Run:
-    """A run of markup from `start` up to `at`, and the calls in it.
+def _run(text: str, start: int, offered: Offered) -> _Run:
+    """The run of markup from `start` on; where no more than that reaches the text's end, `at` is there."""
+    run = _Run(start, is_bare=_BARE.match(text, start) is not None)
+    is_open = False
+    while run.at < len(text):
+        if (noise := _NOISE.match(text, run.at)) is not None:
+            is_open = is_open or noise["opens"] is not None
+            run.at = noise.end()
+        elif (final := _FINAL.match(text, run.at)) is not None:
+            run.final, run.at = final[1], len(text)
+        elif (found := _calls(text, run.at, offered, is_tagged=is_open or bool(run.calls), is_bare=run.is_bare))[0]:
+            run.calls += found[0]
+            run.at, is_open = found[1], False
+        else:
+            return run
+    if is_open:
+        run.calls.append(_Call("", is_broken=True))
+    return run
 
-    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form.
+
+def _calls(text: str, at: int, offered: Offered, *, is_tagged: bool, is_bare: bool) -> tuple[list[_Call], int]:
+    """The calls that begin at a place, none or more, and where they end.
+
+    A name counts where a mark, a tag or the list of offered tools shows that a call is meant. One that cannot be read,
+    or not to its end, is a broken call; so is JSON that breaks off behind a tool's name.
     """
-
-    def __init__(self, text: str, start: int, offered: Mapping[str, Tool]) -> None:
-        self.at = start
-        self.calls: list[_Call] = []
-        self.is_bare = _BARE.match(text, start) is not None
-        self.final: str | None = None
-        self._text = text
-        self._offered = offered
-
-    def reaches_end(self) -> bool:
-        """Read on; True when nothing but markup reaches the text's end."""
-        text, opened = self._text, self.is_bare
-        while True:
-            while (noise := _NOISE.match(text, self.at)) is not None:
-                opened = opened or noise["opens"] is not None
-                self.at = noise.end()
-            if self.at == len(text):
-                if opened and self.calls:
-                    self.calls.append(_Call("", None, is_broken=True))
-                return opened or bool(self.calls)
-            if (final := _FINAL.match(text, self.at)) is not None:
-                self.final = final[1]
-                return True
-            if self.calls and _TAG_PART.match(text, self.at):
-                self.at, opened = len(text), True
-            elif self._python(is_tagged := opened or bool(self.calls)) or self._json() or self._named(is_tagged):
-                opened = False
-            else:
-                return False
-
-    def _add(self, end: int, *calls: _Call) -> bool:
-        self.calls += calls
-        self.at = end
-        return True
-
-    def _is_offered(self, name: str) -> bool:
-        return plain_name(name, self._offered) in self._offered
-
-    def _python(self, is_tagged: bool) -> bool:
-        """A call in Python's words, or a list of them."""
-        if _PYTHON.match(self._text, self.at) is None:
-            return False
-        ended = _PYTHON_END.search(self._text, self.at)
-        end = ended.start() if ended else len(self._text)
-        found = _python_calls(self._text[self.at : end], self._offered)
-        is_meant = is_tagged or any(call.name in self._offered for call in found)
-        return bool(found) and is_meant and self._add(end, *found)
-
-    def _json(self) -> bool:
-        """An object or a list of objects that name a tool and its arguments."""
-        value, end = _value(self._text, self.at)
-        calls = [_call_of(entry, self._offered) for entry in (value if isinstance(value, list) else [value])]
-        if not self.is_bare and isinstance(value, dict) and list(value) == ["name"]:
-            calls = [_Call(name, {}) for name in self._offered if name == value["name"]]
-        return bool(calls) and None not in calls and self._add(end, *filter(None, calls))
-
-    def _named(self, is_tagged: bool) -> bool:
-        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM).
-
-        A head counts where the form itself, a mark or the name of an offered tool shows a call. One that cannot be
-        read, or not to its end, is a broken call; so is JSON that breaks off behind a tool's name.
-        """
-        text, heads = self._text, []
-        for form, entry, close in _FORMS:
-            head = form.match(text, self.at)
-            if head is None or (form in (_NAMED, _PAIRED) and not is_tagged):
-                continue
-            is_shown = form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark")
-            if not is_shown and not self._is_offered(head["name"]):
-                continue
-            heads.append(head)
-            values, at = _NO_VALUE, head.end()
-            if text.startswith("{", at):
-                values, at = _value(text, at)
-                ended = close.match(text, at) if close else None
-                at = ended.end() if ended else at
-            elif entry and close:
-                values, at = self._entries(head["name"], at, entry, close)
+    name, behind = None, at
+    if (head := _PYTHON.match(text, at)) is not None:
+        ended = _PYTHON_END.search(text, at)
+        end = ended.start() if ended else len(text)
+        calls = _python_calls(text[at:end], offered)
+        if calls and (is_tagged or any(call.name in offered for call in calls)):
+            return calls, end
+        if plain_name(head["name"], offered) in offered:
+            name, behind = head["name"], head.end()
+    elif text[at] in "{[":
+        value, end = _value(text, at)
+        if value is not _NO_VALUE:
+            read = [_call_of(entry, offered, is_bare) for entry in (value if isinstance(value, list) else [value])]
+            return ([call for call in read if call] if None not in read else []), end
+        key = _NAME_KEY.search(text, at, at + _LOOKED_AT)
+        is_cut = _OBJECT_PART.match(text, at) and not text.rstrip().endswith(("}", "]", ">", "`"))
+        name = key[1] if key else "" if is_cut else None
+    for form in (_FUNCTION, _HARMONY, _NAMED):
+        head = form.match(text, at)
+        if head is None or (form is _NAMED and not is_tagged):
+            continue
+        called = plain_name(head["name"], offered)
+        if called in offered or head["mark"]:
+            values, end = _arguments(text, head.end(), offered.get(called))
             if values is not _NO_VALUE:
-                return self._add(at, self._call(head["name"], values))
-        if (python := _PYTHON.match(text, self.at)) is not None and self._is_offered(python["name"]):
-            heads.append(python)
-        end = _broken_end(text, heads[0].end() if heads else self.at)
-        is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
-        looked_at = text[self.at : min(end, self.at + _LOOKED_AT)]
-        name = heads[0]["name"] if heads else None
-        if name is None and looked_at[:1] in ("{", "[") and _value(text, self.at)[0] is _NO_VALUE:
-            named = _NAME_KEY.search(looked_at)
-            if named is not None:
-                name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
-            elif is_cut and _OBJECT_PART.match(looked_at):
-                name = ""
-        return name is not None and self._add(end, self._call(name, None, is_broken=True))
-
-    def _call(self, name: str, arguments: Any, *, is_broken: bool = False) -> _Call:
-        return _Call(
-            plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None, is_broken=is_broken
-        )
-
-    def _entries(self, name: str, at: int, entry: re.Pattern[str], close: re.Pattern[str]) -> tuple[Any, int]:
-        """Arguments one by one up to the closing tag, each of the type that the schema asks for.
-
-        None in their place once a name comes twice or one does not fit.
-        """
-        tool = self._offered.get(plain_name(name, self._offered))
-        properties = tool.schema.get("properties") if tool is not None else None
-        values: dict[str, Any] | None = {}
-        while (found := entry.match(self._text, at)) is not None:
-            fields, at = found.groupdict(), found.end()
-            raw, more = found["value"], fields.get("more") or ""
-            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
-            if fields.get("is") == "=":
-                raw = raw.removeprefix("\n").removesuffix("\n")
-            if 'string="true"' in more:
-                types = frozenset({"string"})
-            elif 'string="false"' in more:
-                types = types or frozenset({"number"})
-            word = raw.strip()
-            if types is None or "string" in types:
-                value: Any = None if types and "null" in types and word in {"null", "None"} else raw
-            else:
-                value, end = (_WORDS[word.lower()], len(word)) if word.lower() in _WORDS else _value(word, 0)
-                if end < len(word) or not word:
-                    values = None
-            values = {**values, found["name"]: value} if values is not None and found["name"] not in values else None
-        ended = close.match(self._text, at)
-        return (values, ended.end()) if ended else (_NO_VALUE, at)
+                return [_Call(called, values if isinstance(values, dict) else None)], end
+            name, behind = head["name"], head.end()
+            break
+    if name is None or (is_bare and re.search(r"\n\w", text[at:])):
+        return [], at
+    end = max((found.end() for found in _CLOSER.finditer(text, behind)), default=len(text))
+    return [_Call(plain_name(name, offered), is_broken=True)], end
 
 
-def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
+def _arguments(text: str, at: int, tool: Tool | None) -> tuple[Any, int]:
+    """The arguments of a call as JSON, or one by one up to a closing tag, each of the type that the schema asks for.
+
+    `_NO_VALUE` where they cannot be read; None in their place once a name comes twice or one does not fit.
+    """
+    if text.startswith("{", at):
+        return _value(text, at)
+    properties = tool.schema.get("properties") if tool is not None else None
+    values: dict[str, Any] | None = {}
+    while (found := _ENTRY.match(text, at)) is not None:
+        at, name, more = found.end(), found["name"] or found["key"], found["more"] or ""
+        raw = found["worth"] if found["value"] is None else found["value"]
+        types = types_of(properties.get(name)) if isinstance(properties, dict) else None
+        if found["is"] == "=":
+            raw = raw.removeprefix("\n").removesuffix("\n")
+        if 'string="true"' in more:
+            types = frozenset({"string"})
+        elif 'string="false"' in more:
+            types = types or frozenset({"number"})
+        word = raw.strip()
+        if types is None or "string" in types:
+            value: Any = None if types and "null" in types and word in {"null", "None"} else raw
+        else:
+            value, end = (_WORDS[word.lower()], len(word)) if word.lower() in _WORDS else _value(word, 0)
+            if end < len(word) or not word:
+                values = None
+        values = {**values, name: value} if values is not None and name not in values else None
+    ended = _ENTRIES_END.match(text, at)
+    return (values, ended.end()) if ended else (_NO_VALUE, at)
+
+
+def _python_calls(source: str, offered: Offered) -> list[_Call]:
     """The calls of an expression, which is one or a list of them."""
     try:
         tree = ast.parse(source.strip(), mode="eval").body
@@ -435,18 +382,22 @@ def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
     return found
 
 
-def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
-    if not isinstance(value, dict):
+def _call_of(value: Any, offered: Offered, is_bare: bool) -> _Call | None:
+    """A JSON value as a call; where it has a name alone, one without arguments, if a tag and the tool say so."""
+    if not isinstance(value, dict) or not _CALL_KEYS.issuperset(value):
         return None
     function = value.get("function")
-    if not _CALL_KEYS.issuperset(value) or isinstance(function, dict):
-        return _call_of(function, offered) if _CALL_KEYS.issuperset(value) else None
+    if isinstance(function, dict):
+        return _call_of(function, offered, is_bare)
     name = value.get("name", value.get("tool", function))
-    arguments = next((value[key] for key in _ARGUMENTS if key in value), _CALL_KEYS)
-    if not isinstance(name, str) or not name or arguments is _CALL_KEYS:
+    arguments = next((value[key] for key in _ARGUMENTS if key in value), _NO_VALUE)
+    if not isinstance(name, str) or not name:
         return None
+    name = plain_name(name, offered)
+    if arguments is _NO_VALUE:
+        return _Call(name, {}) if name in offered and not is_bare else None
     arguments = _value(arguments.strip(), 0)[0] if isinstance(arguments, str) else arguments
-    return _Call(plain_name(name, offered), arguments if isinstance(arguments, dict) else None)
+    return _Call(name, arguments if isinstance(arguments, dict) else None)
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:
@@ -457,38 +408,21 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         return _NO_VALUE, at
 
 
-def _broken_end(text: str, at: int) -> int:
-    """Where a call that cannot be read ends: with its brackets, the last closing tag, or the text."""
-    depth = 0
-    for found in _BRACKET.finditer(text, at) if text.startswith(("{", "["), at) else ():
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
-        if depth == 0 and len(found[0]) == 1:
-            return found.end()
-        if found[0] == '"' or depth > _DEEPEST:
-            break
-    return max((found.end() for found in _CLOSER.finditer(text, at)), default=len(text))
-
-
 # Where in a text a written call may begin, found while the text still comes in pieces.
 #
 # At the start of a line, up to three spaces in, or behind the end of a sentence; special tokens (`<|…`) anywhere. Never
 # in a fence or in indented code: what stands there is quoted.
 
-_SPECIAL = (
-    "<|tool", "<|python_tag|>", "<|function_call|>", "<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<｜tool",
-    "<｜DSML｜", "</｜DSML｜",
-)  # fmt: skip
 _CLAUDE = "antml:"
-_PLAIN = (
-    "<tool_call", "<tool_use>", "<tools>", "<tool_code>", "<function_call", "<function=", "<invoke name=",
-    "<parameter=", "<parameter name=", "<TOOLCALL>", "<minimax:tool_call",
-    "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
-    "</function", "</tool_", "</invoke>", f"</{_CLAUDE}", "</minimax:", "</seed:", "<agentic-protocol>",
-    "</agentic-protocol>", "[TOOL_CALLS]", "```tool_c", "``` tool_c", "```tool_use", "```function_call",
-    "to=functions.", "assistantcommentary to=", "assistantanalysis to=", "commentary to=", "analysis to=",
-    "assistant to=",
+_LITERALS = (
+    "<|tool", "<|python_tag|>", "<|function_call|>", "<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<｜tool",
+    "<｜DSML｜", "</｜DSML｜", "<tool_call", "<tool_use>", "<tools>", "<tool_code>", "<function_call", "<function=",
+    "<invoke name=", "<TOOLCALL>", "<minimax:tool_call", "<seed:tool_call", f"<{_CLAUDE}",
+    "</parameter>", "</function", "</tool_", "</invoke>", f"</{_CLAUDE}", "</minimax:", "</seed:",
+    "<agentic-protocol>", "</agentic-protocol>", "[TOOL_CALLS]", "```tool_c", "``` tool_c", "```tool_use",
+    "```function_call", "to=functions.", "assistantcommentary to=", "assistantanalysis to=", "commentary to=",
+    "analysis to=", "assistant to=",
 )  # fmt: skip
-_LITERALS = (*_SPECIAL, *_PLAIN)
 _LITERAL = re.compile("|".join(map(re.escape, _LITERALS)))
 _PARTS = frozenset(literal[:size] for literal in _LITERALS for size in range(1, len(literal)))
 _FENCED = re.compile(r"```(?:json|JSON)?[ \t\r]*\n\s*")
@@ -503,7 +437,6 @@ _PLACE = re.compile(
 _FENCE_MARK = re.compile(r" *(?:```|~~~)")
 _PROSE = re.compile(r"[^\n<\[{`~.!?…:。！？：]*")
 """Characters that neither begin a call nor let one begin behind them, but at the start of a line."""
-_LONGEST_WORD = 40
 _LOOK = 600
 """Characters behind a place that decide whether a call may begin there."""
 
@@ -539,11 +472,26 @@ def begins_call(text: str, offered: Collection[str]) -> bool | None:
     return key in {"function", "arguments", "parameters", "input", "args"}
 
 
+def _places(text: str, fence: str, offered: Collection[str]) -> Iterator[tuple[int, bool | None]]:
+    """Where a written call may begin in a text, with `fence` open before it; None where more of the text decides."""
+    start = 0
+    for line in text.split("\n"):
+        end = start + len(line)
+        if not fence and not CODE.match(line):
+            is_fence = _FENCE_MARK.match(line) is not None
+            for place in _PLACE.finditer(text, start, end):
+                if is_fence and place.start() > start:
+                    break
+                at = place.end()
+                if (begins := begins_call(text[at : at + _LOOK], offered)) is not False:
+                    yield at, begins
+        fence = fence_after(line, fence)
+        start = end + 1
+
+
 def call_places(text: str, offered: Collection[str]) -> list[int]:
     """Where in a whole text a written call may begin."""
-    openings = Openings(offered)
-    openings.text = text
-    return [at for at, begins in openings.places() if begins is not False]
+    return [at for at, _ in _places(text, "", offered)]
 
 
 class Openings:
@@ -555,10 +503,8 @@ class Openings:
     def __init__(self, offered: Collection[str]) -> None:
         self.held = 0
         self.found = False
-        self.text = ""
-        """The current line from `_start` on, looked at up to `_checked`."""
-        self._start = 0
-        self._checked = 0
+        self._line = ""
+        """The current line; of a long one its start and its end. With what is held, also the lines from there on."""
         self._fence = ""
         self._offered = offered
 
@@ -567,36 +513,16 @@ class Openings:
         if self.found:
             self.held += len(text)
             return
-        self.text += text
-        if not self.held and len(self.text) - len(text) > _LONGEST_WORD and _PROSE.fullmatch(text):
+        is_inside = not self.held and self._line != "" and not self._line.isspace()
+        self._line += text
+        if is_inside and _PROSE.fullmatch(text):
             return
         self.held = 0
-        for at, begins in self.places():
-            if begins is not False:
-                self.found = begins is True
-                self.held = len(self.text) - at
-                return
-        self.text = self.text[self._start :]
-        self._checked -= self._start
-        self._start = 0
-
-    def places(self) -> Iterator[tuple[int, bool | None]]:
-        """The places not looked at yet, and whether a call begins there; None is looked at again."""
-        text = self.text
-        while True:
-            end = text.find("\n", self._checked)
-            if not self._fence and not CODE.match(text, self._start):
-                is_fence = _FENCE_MARK.match(text, self._start) is not None
-                for place in _PLACE.finditer(text, self._checked, end if end >= 0 else len(text)):
-                    at = place.end()
-                    if is_fence and place.start() > self._start:
-                        break
-                    begins = begins_call(text[at : at + _LOOK], self._offered)
-                    self._checked = place.start() if begins is None else at + 1
-                    yield at, begins
-            if end < 0:
-                # Behind the last characters a place may begin.
-                self._checked = max(self._checked, self._start, len(text) - 5)
-                return
-            self._fence = fence_after(text[self._start : end], self._fence)
-            self._start = self._checked = end + 1
+        for at, begins in _places(self._line, self._fence, self._offered):
+            self.found = begins is True
+            self.held = len(self._line) - at
+            return
+        *lines, line = self._line.split("\n")
+        for ended in lines:
+            self._fence = fence_after(ended, self._fence)
+        self._line = line if len(line) <= 2 * _LOOK else f"{line[:_LOOK]}w{line[-_LOOK:]}"

@@ -204,25 +204,11 @@ def _read(shape: type[_S], value: Any, where: str) -> _S:
     raise InvalidRequestError(path, message)
 
 
-def parse_messages(body: bytes | bytearray) -> MessagesRequest:
-    """The request of POST /v1/messages."""
-    request = _request(body, counts=False)
-    last = request.messages[-1]
-    if last.role == "assistant" and any(block["type"] == "tool_use" for block in last.content):
-        # An answer cannot continue a tool call: llama.cpp refuses it, and Anthropic does.
-        raise InvalidRequestError(
-            f"messages.{len(request.messages) - 1}",
-            "`tool_use` blocks were found without `tool_result` blocks in the next message",
-        )
-    return request
+def parse_messages(body: bytes | bytearray, *, counts: bool = False) -> MessagesRequest:
+    """The request of POST /v1/messages; where it `counts` tokens, of count_tokens.
 
-
-def parse_count_tokens(body: bytes | bytearray) -> MessagesRequest:
-    """The request of POST /v1/messages/count_tokens: `max_tokens` may be missing, and calls may be unanswered."""
-    return _request(body, counts=True)
-
-
-def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
+    There `max_tokens` may be missing, and calls may be unanswered.
+    """
     source = load_object(body)
     found = _read(_Body, source, "")
     if found.max_tokens is None and not counts:
@@ -233,6 +219,12 @@ def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     for index, value in enumerate(found.messages):
         turn = _read(_Turn, value, f"messages.{index}")
         messages.append(Message(turn.role, _blocks(turn.content, f"messages.{index}.content", _IN_MESSAGE, turn.role)))
+    if not counts and turn.role == "assistant" and any(block["type"] == "tool_use" for block in messages[-1].content):
+        # An answer cannot continue a tool call: llama.cpp refuses it, and Anthropic does.
+        raise InvalidRequestError(
+            f"messages.{len(messages) - 1}",
+            "`tool_use` blocks were found without `tool_result` blocks in the next message",
+        )
     tools, server_tools = _tools(found.tools)
     thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
     return MessagesRequest(

@@ -128,7 +128,7 @@ def prefill_of(request: MessagesRequest) -> str:
     if request.messages[-1].role != "assistant":
         return ""
     last = next(turns for role, turns in _runs(reversed(request.messages)) if role == "assistant")
-    return _assistant_text(block for turn in reversed(last) for block in turn.content)
+    return _text_in(block for turn in reversed(last) for block in turn.content)
 
 
 def chat_messages(request: MessagesRequest) -> list[ChatMessage]:
@@ -184,7 +184,7 @@ def _runs(messages: Iterable[Message]) -> Iterator[tuple[str, list[Message]]]:
         yield "assistant" if is_assistant else "user", list(turns)
 
 
-def _assistant_text(blocks: Iterable[Block]) -> str:
+def _text_in(blocks: Iterable[Block]) -> str:
     return JOINT.join(block["text"] for block in blocks if block["type"] == "text" and block["text"])
 
 
@@ -196,7 +196,7 @@ def _assistant(turns: Iterable[Message]) -> ChatMessage:
         if block["type"] == "tool_use":
             function = {"name": block["name"], "arguments": msgspec.json.encode(block["input"]).decode()}
             calls.append({"id": block["id"], "type": "function", "function": function})
-    text = _assistant_text(blocks)
+    text = _text_in(blocks)
     message: ChatMessage = {"role": "assistant", "content": text if text or not calls else None}
     if thinking:
         message["reasoning_content"] = thinking
@@ -212,11 +212,8 @@ def _answers(turns: Iterable[Message], calls: Sequence[str]) -> list[ChatMessage
     for turn in turns:
         if turn.role == "system":
             # An instruction in mid-conversation stays in its place: moved to the top it would change the cached prefix.
-            inner = [part for part in parts_of(turn.content) if part]
-            if all(isinstance(part, str) for part in inner):
-                parts += [f"<system-reminder>\n{content_of(inner)}\n</system-reminder>"] if inner else []
-            else:
-                parts += ["<system-reminder>", *inner, "</system-reminder>"]
+            if text := _text_in(turn.content):
+                parts.append(f"<system-reminder>\n{text}\n</system-reminder>")
             continue
         for block in turn.content:
             if block["type"] != "tool_result":
