@@ -62,7 +62,7 @@ def prompts(point: Point, number: int, damped: float = 1.0) -> tuple[PromptResul
             taste = 1 + 0.06 * (index - 3.5) * (factor - 1)
             speed = base * factor * boot * taste * math.exp(noise.gauss(0.0, 0.004))
             drafted = 0 if not point.types else 400
-            found.append(PromptResult(f"{kind}{index}", kind, 256, 256 / speed, drafted, int(drafted * 0.66), 110))
+            found.append(PromptResult(f"{kind}{index}", kind, 256, 256 / speed, drafted, int(drafted * 0.66)))
     return tuple(found)
 
 
@@ -105,8 +105,7 @@ NOW = CurrentStep(
     since=WALL - 96.0,
     done=14,
     total=24,
-    held=2,
-    guess=Guess(GATED, 71.4, 0.118, 0.06, 0.179),
+    guess=Guess(GATED, 0.118, 0.06, 0.179),
     left_s=520.0,
 )
 IMPROVED = RunEnd(
@@ -125,7 +124,6 @@ IMPROVED = RunEnd(
     settings=CHOSEN,
     in_force="the original",
     restored=True,
-    texts="24 of 24 texts at temperature 0 are the same",
     report="/home/ops/.local/state/specdash/tune/20260921T142640Z/report.md",
 )
 NOTHING = replace(
@@ -134,7 +132,6 @@ NOTHING = replace(
         START, improved=False, restarts=12, noise=0.031, why="the best guess gained 1.4 %, and noise alone does as much"
     ),
     settings=(),
-    texts="",
 )
 
 
@@ -163,12 +160,12 @@ def failed_boots() -> tuple[Boot, ...]:
     )
 
 
-def resumed() -> TuneRun:
-    """Begun in a terminal, killed, taken up again there."""
+def begun_elsewhere() -> TuneRun:
+    """Begun in a terminal, with options of its own."""
     tune_run = run(
         BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, guess=None, why=BOOTS[4].why)
     )
-    return replace(tune_run, heads=2, head=replace(tune_run.head, command="specdash tune --resume", resumed=True))
+    return replace(tune_run, head=replace(tune_run.head, command="specdash tune --each 3"))
 
 
 SCENES: dict[str, Callable[[], TuneRun | None]] = {
@@ -176,12 +173,11 @@ SCENES: dict[str, Callable[[], TuneRun | None]] = {
     "running": lambda: run(BOOTS, NOW),
     "failing": lambda: elsewhere(
         failed_boots(), replace(NOW, number=6, step=TuneStep.RESTART, done=None, total=None,
-        detail="loading tensors 43 %",
-                                stage=Stage.EXPLORE, held=None, guess=None)),
+        stage=Stage.EXPLORE, guess=None)),
     "improved": lambda: run((*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])), end=IMPROVED),
     "nothing": lambda: run(
         tuple(map(flat, (*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])))), end=NOTHING),
-    "resumed": resumed,
+    "begun_elsewhere": begun_elsewhere,
     "cut_short": lambda: run(BOOTS[:5], alive=False),
     "stopped": lambda: run(BOOTS[:5], end=RunEnd(WALL - 30, Ending.STOPPED, in_force="the original", restored=True)),
     "failed": lambda: run(
@@ -220,18 +216,6 @@ class FakeTuner:
         self.asked.append(("start", budget))
         self.scene = "running"
         return run(BOOTS, NOW)
-
-    def resume(self) -> TuneRun:
-        """It runs again."""
-        self.asked.append("resume")
-        self.scene = "resumed"
-        return resumed()
-
-    def abort(self) -> str:
-        """It has ended, and the original is back."""
-        self.asked.append("abort")
-        self.scene = "stopped"
-        return "the run of 5 boots is ended, and the original is in force"
 
     def stop(self, tune_run: TuneRun) -> None:
         """It has stopped, and the original is back."""

@@ -123,24 +123,6 @@ def test_two_types_whose_knobs_are_the_same_cannot_be_told_apart() -> None:
         point_of(settings_in_force(values, {}))
 
 
-@pytest.mark.parametrize(
-    ("point", "extra"),
-    [
-        (Point(("draft-simple",), n_max=2, p_min=0.0), "--spec-synth-rates 0.8,0.4"),
-        (Point(("draft-simple",), n_max=5, p_min=0.0), "--spec-synth-rates 0.8,0.4,0.2,0.1,0.05"),
-        (Point(), ""),
-    ],
-)
-def test_synthetic_acceptance_has_a_rate_for_each_position_and_none_without_drafts(point: Point, extra: str) -> None:
-    values = {
-        **VALUES,
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MAX": "3",
-        "LLAMA_EXTRA_ARGS": "--spec-synth-rates 0.8,0.4,0.2",
-    }
-    assert laid_over(values, configuration(point, values, {})).get("LLAMA_EXTRA_ARGS", "") == extra
-
-
 STARTING_POINTS = st.builds(
     Point,
     types=st.sampled_from(CHAINS),

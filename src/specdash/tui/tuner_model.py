@@ -111,10 +111,10 @@ def chosen_point(run: TuneRun | None) -> Point | None:
 
 
 def guessed_speed(run: TuneRun) -> float | None:
-    """What the model's best guess would do, where it has one."""
+    """What looks best so far would do."""
     guess, start = run.now.guess if run.now is not None else None, start_speed(run)
-    if guess is None or guess.point == run.plan.start or guess.speed is not None:
-        return guess.speed if guess is not None else None
+    if guess is None or guess.point == run.plan.start:
+        return None
     return start * (1 + guess.gain) if start is not None and guess.gain is not None else None
 
 

@@ -8,7 +8,7 @@ boots are compared prompt by prompt.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -58,12 +58,6 @@ class Point(Struct, frozen=True):
             parts.append(" ".join(words))
         return " + ".join(parts)
 
-    @property
-    def drafts_every_step(self) -> bool:
-        """Whether no step is without a draft: a gate or a least length drops drafts, n-grams are often not found."""
-        copies = any(kind.startswith("ngram") for kind in self.types)
-        return bool(self.types) and not (copies or self.p_min or self.n_min)
-
 
 class PromptResult(Struct, frozen=True):
     """One prompt on one boot. `seconds` is its decode time, without the first token, which is the prompt's."""
@@ -76,10 +70,6 @@ class PromptResult(Struct, frozen=True):
     seconds: float
     drafted: int = 0
     accepted: int = 0
-    steps: int = 0
-    """Verification steps."""
-    accepted_per_position: tuple[int, ...] = ()
-    """Steps whose draft token at position 0, 1, ... was accepted; empty where the engine does not tell."""
 
 
 class BootResult(Struct, frozen=True):
@@ -87,8 +77,6 @@ class BootResult(Struct, frozen=True):
 
     point: Point
     prompts: tuple[PromptResult, ...] = ()
-    draft_s: float | None = None
-    """Time that went into drafting, of all prompts together; None where the log does not tell."""
     failure: str = ""
     ttft_s: float | None = None
     """Median over the prompts."""
@@ -162,19 +150,6 @@ class TuneOutcome(Struct, frozen=True):
 def noise_words(noise: float | None) -> str:
     """By how much boots of one configuration differ."""
     return UNKNOWN if noise is None else percent(noise, 1)
-
-
-class Tuner(Protocol):
-    """Asked for boots until it has an outcome. Pure: its driver boots, measures and restores."""
-
-    def ask(self) -> NextBoot | None:
-        """The next boot; None when it is done."""
-
-    def tell(self, result: BootResult) -> None:
-        """What the boot asked for last measured."""
-
-    def outcome(self) -> TuneOutcome:
-        """The verdict so far; final once `ask` gives None."""
 
 
 def mixture_speed(prompts: tuple[PromptResult, ...], workload: WorkloadShares) -> float | None:
@@ -258,37 +233,20 @@ def _copying(types: tuple[str, ...]) -> Iterator[Point]:
                     yield Point(types, ngram_max=longest, ngram_min=least, ngram_size=size)
 
 
-def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) -> tuple[PromptResult, ...]:
-    """Each prompt with its decode time. Several runs of one prompt are added up; failed requests are left out.
-
-    `every_step`: every step has a draft (`Point.drafts_every_step`), so that counters of fewer are wrong. Where some
-    have none, only those with one are counted, which is not the number of steps; positions are given all the same.
-    """
-    found: dict[str, PromptResult] = {}
-    for sample in samples:
-        if sample.failed or not sample.predicted_ms or not sample.predicted_tokens or sample.predicted_tokens < 2:
-            continue
-        before = found.get(sample.prompt) or PromptResult(sample.prompt, sample.kind, 0, 0.0)
-        tokens, steps, accepted = sample.predicted_tokens - 1, sample.steps or 0, sample.accepted or 0
-        sound = conserved(tokens, steps, accepted)
-        usable = sound or (not every_step and steps + accepted <= tokens)
-        found[sample.prompt] = PromptResult(
-            prompt=sample.prompt,
-            kind=sample.kind,
-            tokens=before.tokens + tokens,
-            seconds=before.seconds + sample.predicted_ms / 1000.0,
-            drafted=before.drafted + (sample.drafted or 0),
-            accepted=before.accepted + accepted,
-            steps=before.steps + (steps if sound else 0),
-            accepted_per_position=_added(before.accepted_per_position, sample.accepted_per_position if usable else ()),
+def plain_results(samples: Iterable[BenchSample]) -> tuple[PromptResult, ...]:
+    """Each prompt with its decode time; failed requests are left out."""
+    return tuple(
+        PromptResult(
+            sample.prompt,
+            sample.kind,
+            sample.predicted_tokens - 1,
+            sample.predicted_ms / 1000.0,
+            sample.drafted or 0,
+            sample.accepted or 0,
         )
-    return tuple(found[name] for name in sorted(found))
-
-
-def conserved(tokens: int, steps: int, accepted: int) -> bool:
-    """Whether counters fit together, with a draft in every step: a step emits what was accepted and one token more
-    (llama.cpp #25682)."""
-    return not steps or abs(tokens - steps - accepted) <= 2 + 0.02 * tokens
+        for sample in sorted(samples, key=lambda sample: sample.prompt)
+        if not sample.failed and sample.predicted_ms and sample.predicted_tokens and sample.predicted_tokens >= 2
+    )
 
 
 def workload_of(kinds: Iterable[str], shares: Mapping[str, float] | None = None) -> WorkloadShares:
@@ -299,9 +257,3 @@ def workload_of(kinds: Iterable[str], shares: Mapping[str, float] | None = None)
     if total <= 0:
         given, total = dict.fromkeys(known, 1.0), float(len(known))
     return WorkloadShares(tuple((kind, given[kind] / total) for kind in known))
-
-
-def _added(sequence: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    length = max(len(sequence), len(other))
-    padded = [(*row, *[0] * (length - len(row))) for row in (sequence, other)]
-    return tuple(a + b for a, b in zip(*padded, strict=True))

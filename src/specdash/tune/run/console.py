@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _PLAN_S = 60.0
 _BEGIN_S = 60.0
-_ABORT_S = 1_800.0
 _PAUSE_S = 0.1
 _LAST_WORDS = 600
 LOG = "tune-screen.log"
@@ -68,7 +67,7 @@ class TunerConsole:
         run = newest_run(self._env)
         if run is None:
             return NewestRun()
-        key = (run.directory, len(run.boots), run.heads)
+        key = (run.directory, len(run.boots))
         gains = self._seen[1].gains if self._seen[0] == key else _gains(run)
         self._seen = (key, NewestRun(run, gains, self._on_trial()))
         return self._seen[1]
@@ -77,9 +76,16 @@ class TunerConsole:
         """What a run would do; touches nothing."""
         from specdash.tune.run.status import RunPlan, decode
 
-        done = self._asked([*self._command(budget), "--dry-run", "--json"], _PLAN_S, "tune --dry-run")
+        command, nothing = [*self._command(budget), "--dry-run", "--json"], subprocess.DEVNULL
         try:
+            done = subprocess.run(
+                command, env=dict(self._env), capture_output=True, timeout=_PLAN_S, check=False, stdin=nothing
+            )
             plan = decode(RunPlan, json.loads(done.stdout))
+        except subprocess.TimeoutExpired:
+            raise SpecdashError(f"`specdash tune --dry-run` took longer than {_PLAN_S:g} s") from None
+        except OSError as error:
+            raise SpecdashError(f"`specdash tune --dry-run` cannot be run: {error.strerror or error}") from None
         except ValueError:
             plan = None
         if plan is None:
@@ -89,18 +95,6 @@ class TunerConsole:
     def start(self, budget: Budget) -> TuneRun:
         """Begin a run, and return once it is written down that it has begun."""
         return self._begin([*self._command(budget), "--yes"])
-
-    def resume(self) -> TuneRun:
-        """Resume the interrupted run."""
-        return self._begin([sys.executable, "-m", "specdash", "tune", "--resume", "--yes"])
-
-    def abort(self) -> str:
-        """End the run that was cut short, and put the settings from before back; what was done, in words. Takes as long
-        as a restart does."""
-        done = self._asked([sys.executable, "-m", "specdash", "tune", "--abort"], _ABORT_S, "tune --abort")
-        if done.returncode:
-            raise SpecdashError(_words(done.stderr.decode("utf-8", "replace")) or "the run could not be ended")
-        return _words(done.stdout.decode("utf-8", "replace"))
 
     def stop(self, run: TuneRun) -> None:
         """Ask a run to stop, as Ctrl-C does. It then puts the original back, which takes a while.
@@ -123,18 +117,6 @@ class TunerConsole:
         from specdash.system.processes import same_process
 
         return same_process(run.head.pid, run.head.pid_started)
-
-    def _asked(self, command: Sequence[str], most_s: float, name: str) -> subprocess.CompletedProcess[bytes]:
-        """A command that ends by itself."""
-        nothing = subprocess.DEVNULL
-        try:
-            return subprocess.run(
-                command, env=dict(self._env), capture_output=True, timeout=most_s, check=False, stdin=nothing
-            )
-        except subprocess.TimeoutExpired:
-            raise SpecdashError(f"`specdash {name}` took longer than {most_s:g} s") from None
-        except OSError as error:
-            raise SpecdashError(f"`specdash {name}` cannot be run: {error.strerror or error}") from None
 
     def _on_trial(self) -> bool | None:
         from specdash.backend.trial import read_trial

@@ -32,9 +32,6 @@ SPEC_TYPE = "LLAMA_SPEC_TYPE"
 _TYPE = "llama_spec_type"
 _NGRAM = "ngram"
 _SIZES = {"ngram-mod": "spec-ngram-mod-n-match"}
-_SYNTH_RATES = "spec-synth-rates"
-_SYNTHETIC = (_SYNTH_RATES, "spec-synth-len")
-"""For tests: llama-server refuses them without speculation, and wants a rate for each position."""
 
 
 class ChainChoice(Struct, frozen=True):
@@ -97,10 +94,6 @@ def configuration(point: Point, values: Mapping[str, str], env: Mapping[str, str
     wanted = {SPEC_TYPE: ",".join(kind.name for kind in types) or NO_SPECULATION, **_keys(types, given)}
     flags = {name: text for name, text in given.items() if _key(name) is None and name not in _by_knob(types)}
     names = {_TYPE, *(name for kind in types for name in _parameters(kind))}
-    names |= {_SYNTH_RATES, *(() if types else _SYNTHETIC)}
-    rates = settings.text(_SYNTH_RATES)
-    if rates is not None and types:
-        flags[_SYNTH_RATES] = _rates(rates, max(point.n_max or 0, point.ngram_max or 0))
     extra = _with_flags(values.get(extra_args.SOURCE, ""), names, flags)
     if extra != values.get(extra_args.SOURCE, ""):
         wanted[extra_args.SOURCE] = extra
@@ -273,15 +266,6 @@ def _keys(types: Sequence[SpecType], given: Mapping[str, str]) -> dict[str, str]
         if key is not None:
             found[key] = text
     return found
-
-
-def _rates(text: str, longest: int) -> str:
-    """Synthetic acceptance for drafts of another length: cut, or gone on with as it ended."""
-    rates = [float(part) for part in text.split(",") if part.strip()]
-    while rates and len(rates) < longest:
-        ratio = rates[-1] / rates[-2] if len(rates) > 1 and rates[-2] > 0 else 1.0
-        rates.append(rates[-1] * ratio)
-    return ",".join(f"{rate:.6g}" for rate in rates[:longest])
 
 
 def _with_flags(text: str, names: set[str], flags: Mapping[str, str]) -> str:

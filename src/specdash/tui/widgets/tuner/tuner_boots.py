@@ -250,12 +250,9 @@ class BootsTable(RowsPanel[BootRow]):
         return (*spans, (f"  {number(failed)} failed", "warn")) if failed else tuple(spans)
 
     def aside(self, view: View) -> Line:
-        """Whether this run was taken up again."""
+        """Who does this run."""
         run = self.model.run
-        if run is None:
-            return ()
-        again = "taken up again, " if run.heads > 1 else ""
-        return ((f"{again}{clean(run.head.command, 40)}, pid {run.head.pid}", "dim"),)
+        return ((f"{clean(run.head.command, 40)}, pid {run.head.pid}", "dim"),) if run is not None else ()
 
     def rows(self, view: View) -> Sequence[BootRow]:
         """The newest first."""
