@@ -19,8 +19,19 @@ from specdash.tune.model.problem import (
     WorkloadShares,
     mixture_speed,
 )
-from specdash.tune.run.console import NewestRun, _gains
-from specdash.tune.run.status import Boot, CurrentStep, Ending, Guess, Knob, RunEnd, RunHead, RunPlan, TuneRun, TuneStep
+from specdash.tune.run.console import NewestRun
+from specdash.tune.run.status import (
+    Boot,
+    CurrentStep,
+    Ending,
+    Knob,
+    RunEnd,
+    RunHead,
+    RunPlan,
+    TuneRun,
+    TuneStep,
+    gains_of,
+)
 
 WALL = 1_790_000_000.0
 START = Point(("draft-simple",), n_max=4)
@@ -105,7 +116,6 @@ NOW = CurrentStep(
     since=WALL - 96.0,
     done=14,
     total=24,
-    guess=Guess(GATED, 0.118, 0.06, 0.179),
     left_s=520.0,
 )
 IMPROVED = RunEnd(
@@ -162,9 +172,7 @@ def failed_boots() -> tuple[Boot, ...]:
 
 def begun_elsewhere() -> TuneRun:
     """Begun in a terminal, with options of its own."""
-    tune_run = run(
-        BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, guess=None, why=BOOTS[4].why)
-    )
+    tune_run = run(BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, why=BOOTS[4].why))
     return replace(tune_run, head=replace(tune_run.head, command="specdash tune --each 3"))
 
 
@@ -173,7 +181,7 @@ SCENES: dict[str, Callable[[], TuneRun | None]] = {
     "running": lambda: run(BOOTS, NOW),
     "failing": lambda: elsewhere(
         failed_boots(), replace(NOW, number=6, step=TuneStep.RESTART, done=None, total=None,
-        stage=Stage.EXPLORE, guess=None)),
+        stage=Stage.EXPLORE)),
     "improved": lambda: run((*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])), end=IMPROVED),
     "nothing": lambda: run(
         tuple(map(flat, (*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])))), end=NOTHING),
@@ -194,13 +202,12 @@ class FakeTuner:
     """Why there is nothing to tune."""
     refuses: str = ""
     """Why a run does not begin."""
-    on_trial: bool | None = True
     asked: list[object] = field(default_factory=list)
 
     def look(self) -> NewestRun:
         """The scene."""
         found = SCENES[self.scene]()
-        return NewestRun(found, _gains(found) if found is not None else {}, self.on_trial)
+        return NewestRun(found, gains_of(found) if found is not None else {})
 
     def plan(self, budget: Budget) -> RunPlan:
         """The plan, for this budget."""

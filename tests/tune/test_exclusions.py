@@ -32,7 +32,7 @@ def test_the_verdict_names_them_with_their_speed_and_the_limit() -> None:
 
 
 def test_a_line_of_a_boot_keeps_its_speed_and_says_that_a_limit_put_it_out() -> None:
-    line = boot_line(BOOTS[2], BOOTS, START, MIX, 8)
+    line = boot_line(BOOTS[2], None, 8)
     assert "214" in line
     assert f"out by a limit: {LIMIT}" in line
     assert "not usable" not in line

@@ -219,7 +219,6 @@ def test_a_boot_that_is_disturbed_every_time_is_taken_as_it_is() -> None:
     ("measured", "said"),
     [
         (MeasuredBoot(samples(90.0, ttft_s=0.3)), "time to first token 0.30 s, at most 0.16 s are allowed"),
-        (MeasuredBoot(samples(90.0), warnings=frozenset({"old", "something_new"})), "new in the log: something_new"),
         (MeasuredBoot(samples(90.0, drafted=0)), "draft-simple drafted nothing"),
         (
             MeasuredBoot(samples(90.0), seen=Surroundings(memory_free_bytes=9 << 20)),
@@ -228,8 +227,7 @@ def test_a_boot_that_is_disturbed_every_time_is_taken_as_it_is() -> None:
     ],
 )
 def test_a_point_that_breaks_a_limit_is_not_chosen(measured: MeasuredBoot, said: str) -> None:
-    first = MeasuredBoot(samples(50.0), warnings=frozenset({"old"}))
-    scene = Scene(measured={1: lambda: first, 2: lambda: measured, 5: lambda: measured})
+    scene = Scene(measured={2: lambda: measured})
     end = scene.loop().run()
     out = next(boot for boot in boots_of(scene).values() if boot.excluded)
     assert out.result.point == FAST
@@ -256,8 +254,8 @@ def test_the_first_tokens_limit_is_of_the_medians_over_the_boots(start: list[flo
 
 
 def test_limits_can_be_lifted() -> None:
-    slow = MeasuredBoot(samples(90.0, ttft_s=0.3), warnings=frozenset({"new"}))
-    limits = Limits(ttft=None, free_mib=None, warnings=False)
+    slow = MeasuredBoot(samples(90.0, ttft_s=0.3))
+    limits = Limits(ttft=None, free_mib=None)
     scene = Scene(measured={2: lambda: slow})
     end = scene.loop(limits=limits).run()
     assert outcome_of(end).chosen == FAST

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from specdash.backend import demo
 from specdash.bench.load.samples import EngineAddress, MeasureOptions, WorkloadPrompt
 from specdash.collect.gpu import GpuLooks
-from specdash.core.errors import InputError, UsageError
+from specdash.core.errors import InputError
 from specdash.tune.model.problem import plain_results
-from specdash.tune.run.measuring import Measurer, Surroundings, warning_classes
+from specdash.tune.run.measuring import Measurer, Surroundings
 from specdash.tune.run.planning import TuneOptions, prepare
 from support.fault_upstream import FaultUpstream
 from support.faulty_nvml import FaultyNvml
@@ -83,13 +83,6 @@ def test_the_gpus_are_looked_at_before_and_after() -> None:
     assert (seen.gpu_before, seen.memory_free_bytes) == (0.75, 69 << 30)
 
 
-def test_only_warnings_of_the_last_server_in_the_log_count(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("nothing of note\n", encoding="utf-8")
-    assert warning_classes(str(log)) == frozenset()
-    assert warning_classes(str(tmp_path / "missing")) == frozenset()
-
-
 def test_the_first_token_is_the_prompts() -> None:
     found = plain_results([*samples(50.0), replace(samples(50.0)[0], error="broke off")])
     assert [result.tokens for result in found] == [100] * 4
@@ -103,15 +96,8 @@ def test_a_plan_says_what_is_tuned_and_what_it_costs() -> None:
     assert plan.points == len(found.task.points)
     assert plan.prompts == len(found.prompts) == 8
     assert [knob.key for knob in plan.knobs][:2] == ["LLAMA_SPEC_TYPE", "LLAMA_DRAFT_MAX"]
-    assert plan.downtime_s is not None
-    assert plan.downtime_s > 0
+    assert plan.downtime_s is None, "nothing was applied yet"
     assert sum(share for _, share in plan.workload.shares) == pytest.approx(1.0)
-
-
-def test_a_budget_in_minutes_that_no_boot_fits_into_is_refused() -> None:
-    options = TuneOptions(minutes=0.02)
-    with pytest.raises(UsageError, match="one boot and its measurement take longer"):
-        prepare(options, VALUES, "the test", env={"HOME": "/none"})
 
 
 def test_prompts_of_a_file_are_thinned_to_what_a_boot_can_take_with_the_files_shares(tmp_path: Path) -> None:

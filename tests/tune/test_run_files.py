@@ -14,7 +14,6 @@ from specdash.tune.run.status import (
     Boot,
     CurrentStep,
     Ending,
-    Guess,
     Knob,
     RunEnd,
     RunHead,
@@ -62,9 +61,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     files.add(head())
     files.add(boot(1))
     files.add(boot(2, FASTER, "out of memory"))
-    now = CurrentStep(
-        103.0, TuneStep.MEASURE, 3, Stage.RACE, FASTER, "the best guess", done=3, total=24, guess=Guess(FASTER, 0.1)
-    )
+    now = CurrentStep(103.0, TuneStep.MEASURE, 3, Stage.RACE, FASTER, "both are booted in turn", done=3, total=24)
     files.tell(now)
     run = read_run(tmp_path / "run")
     assert run is not None

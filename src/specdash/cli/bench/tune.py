@@ -22,21 +22,22 @@ from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.paths import tune_runs_dir
 from specdash.core.structs import json_of
-from specdash.system.text import duration, file_timestamp, gain, number, percent, significant
+from specdash.system.text import duration, file_timestamp, gain, number, percent, significant, timestamp
 from specdash.tune.model.gains import gains
-from specdash.tune.run.status import Ending, RunState, TuneStep, newest_run
+from specdash.tune.run.status import Ending, TuneStep, gains_of, newest_run, read_run
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.core.changes import ApplyProgress
-    from specdash.tune.model.problem import Point, Task, WorkloadShares
+    from specdash.tune.model.gains import Gain
+    from specdash.tune.model.problem import Point, Task
     from specdash.tune.run.loop import Loop
     from specdash.tune.run.planning import PreparedRun, TuneOptions
-    from specdash.tune.run.status import Boot, CurrentStep, RunEnd, TuneRun, TuneRunRecord
+    from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunPlan, TuneRun, TuneRunRecord
 
 
 # What `specdash tune` prints: the plan, a line a boot, and the end.
@@ -44,9 +45,8 @@ if TYPE_CHECKING:
 _MOST_KNOB = 60
 
 
-def plan_lines(prepared: PreparedRun) -> list[str]:
+def plan_lines(plan: RunPlan) -> list[str]:
     """What will be done, and what it costs."""
-    plan, options = prepared.plan, prepared.options
     lines = [
         f"tune {plan.service} for {plan.objective}",
         f"  now        {plan.start.name}",
@@ -57,7 +57,7 @@ def plan_lines(prepared: PreparedRun) -> list[str]:
         lines.append(f"             {knob.key}: {values}")
     shares = ", ".join(f"{kind} {percent(share)}" for kind, share in plan.workload.shares if share)
     lines += [
-        f"  asked      {plan.prompts} prompts in every boot, answers of up to {options.tokens} tokens ({shares})",
+        f"  asked      {plan.prompts} prompts in every boot ({shares})",
         f"             {plan.workload_words}",
         *(f"  limit      {limit}" for limit in plan.limits),
         f"  worth it   from a gain of {percent(plan.least_gain)} on, surely above 0",
@@ -66,8 +66,7 @@ def plan_lines(prepared: PreparedRun) -> list[str]:
     lines.append(f"  budget     {plan.budget.restarts} restarts{minutes}")
     if plan.downtime_s:
         lines.append(f"  downtime   about {duration(plan.downtime_s)} in all; clients of the proxy wait meanwhile")
-    lines += [f"  note       {note}" for note in plan.notes]
-    return lines
+    return [*lines, *(f"  note       {note}" for note in plan.notes)]
 
 
 class TunePrinter:
@@ -114,14 +113,14 @@ class TunePrinter:
     def booted(self, boot: Boot) -> None:
         self._boots.append(boot)
         if self._task is not None:
-            task = self._task
-            self.text([boot_line(boot, self._boots, task.start, task.workload, task.budget.restarts)])
+            known = gains([each.result for each in self._boots], self._task.start, self._task.workload)
+            self.text([boot_line(boot, known[-1], self._task.budget.restarts)])
 
     def discarded(self, why: str) -> None:
         self.say(f"discarded, and done again: {why}")
 
 
-def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: WorkloadShares, total: int) -> str:
+def boot_line(boot: Boot, known: Gain | None, total: int) -> str:
     """One boot: its number, point, speed, what that is beside the start, and why it was made."""
     head = f"{boot.number:3} of {total}  {boot.result.point.name:<34}"
     why = f"  ({boot.stage}{f': {boot.why}' if boot.why else ''})"
@@ -130,74 +129,70 @@ def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: Workloa
     if boot.result.failure:
         return f"{head}  not usable: {boot.result.failure}{why}"
     speed = significant(boot.speed) if boot.speed is not None and boot.speed < 10 else number(boot.speed, 1)
-    known = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
-    beside = "the start" if boot.result.point == start else ""
-    if known is not None:
-        beside = gain(known.gain, known.low, known.high)
+    beside = gain(known.gain, known.low, known.high) if known is not None else ""
     return f"{head}{speed:>8} tok/s  {beside:<24}{why}"
 
 
-def ending_lines(end: RunEnd, prepared: PreparedRun, directory: Path) -> list[str]:
+def run_lines(run: TuneRun) -> list[str]:
+    """The boots, and how it ended, with the evidence and what to do now."""
+    plan, known = run.plan, gains_of(run)
+    lines = []
+    for boot in run.boots:
+        lines += [f"discarded: {why}" for why in boot.discarded]
+        lines.append(boot_line(boot, known.get(boot.number), plan.budget.restarts))
+    return [*lines, "", *ending_lines(run)]
+
+
+def ending_lines(run: TuneRun) -> list[str]:
     """How it ended, with the evidence, and what to do now."""
+    end, now = run.end, run.now
+    if end is None and run.alive and now is not None:
+        point = f" {now.point.name}" if now.point is not None else ""
+        left = f", {duration(now.left_s)} left" if now.left_s is not None else ""
+        return [f"now: {now.step}{point}{left}"]
+    if end is None:
+        return [] if run.alive else ["its process is gone, and the backend puts the original back by itself"]
     outcome = end.outcome
-    lines = [""]
-    if end.ending is Ending.STOPPED:
-        left = (
-            "the service was left alone" if prepared.options.beside else f"{prepared.plan.service} runs {end.in_force}"
-        )
-        lines.append(f"stopped; {left}, and what was measured is kept")
+    lines = []
+    if end.error:
+        lines.append(f"failed: {end.error}")
+    elif end.ending is Ending.STOPPED:
+        lines.append("stopped: nothing is recommended, and what was measured is kept")
     elif outcome is not None and outcome.improved:
         lines.append(f"better: {outcome.chosen.name}, {gain(outcome.gain, outcome.low, outcome.high)}")
         lines += [f"  {key}={value}" if value else f"  {key} unset" for key, value in end.settings]
-        lines.append(f"  apply it  {apply_command(end.settings)}")
+        words = [shlex.quote(f"{key}={value}") if value else f"--unset {key}" for key, value in end.settings]
+        lines.append(f"  apply it  {' '.join(['specdash apply', *words])}")
         if any(MASK in value for _, value in end.settings):
             lines.append(f"            where {MASK} stands for your key; `specdash tune --apply` knows it")
     elif outcome is not None:
-        lines.append(f"no improvement found; {prepared.plan.start.name} stays in force")
+        lines.append(f"no improvement found; {run.plan.start.name} stays in force")
         if outcome.gain:
             lines.append(f"  the best other point: {gain(outcome.gain, outcome.low, outcome.high)}")
     if outcome is not None and outcome.why:
         lines.append(f"  because   {outcome.why}")
     if outcome is not None and outcome.noise is not None:
         lines.append(f"  noise     the same settings differ by {outcome.noise_words} from boot to boot")
-    return [*lines, f"  report    {directory / 'report.md'}"]
+    return [*lines, f"  in force  {end.in_force or 'unknown'}", f"  report    {end.report}"]
 
 
-def apply_command(settings: Iterable[tuple[str, str]]) -> str:
-    """The ordinary apply of these settings."""
-    words = [shlex.quote(f"{key}={value}") if value else f"--unset {key}" for key, value in settings]
-    return " ".join(["specdash apply", *words])
+def report_words(run: TuneRun) -> str:
+    """The report for people: what is printed of a run."""
+    when = timestamp(run.head.at, seconds=False, utc=True)
+    lines = [*plan_lines(run.plan), "", *run_lines(run)]
+    return "\n".join([f"# Tuning {run.plan.service}, {when}", "", "```", *lines, "```", ""])
 
 
 def status(*, as_json: bool) -> int:
     """How the newest run stands; 0 also when there is none."""
     run = newest_run(os.environ)
-    document = None if run is None else {**json_of(run), "state": str(run.state)}
-    print_answer(document, status_lines(run) if run is not None else "nothing was tuned yet", as_json=as_json)
+    if run is None:
+        print_answer(None, "nothing was tuned yet", as_json=as_json)
+        return ExitCode.OK
+    spent = f"{len(run.boots)} of {run.plan.budget.restarts} restarts"
+    lines = [f"{run.state}: {run.plan.service}, {spent}  ({run.directory})", *run_lines(run)]
+    print_answer({**json_of(run), "state": str(run.state)}, lines, as_json=as_json)
     return ExitCode.OK
-
-
-def status_lines(run: TuneRun) -> list[str]:
-    plan = run.plan
-    lines = [f"{run.state}: {plan.service}, {len(run.boots)} of {plan.budget.restarts} restarts  ({run.directory})"]
-    lines += [boot_line(boot, run.boots, plan.start, plan.workload, plan.budget.restarts) for boot in run.boots]
-    if run.now is not None and run.alive:
-        point = f" {run.now.point.name}" if run.now.point is not None else ""
-        left = f", {duration(run.now.left_s)} left" if run.now.left_s is not None else ""
-        lines.append(f"now: {run.now.step}{point}{left}")
-    if run.end is not None:
-        outcome = run.end.outcome
-        if run.end.error:
-            lines.append(f"ended: {run.end.error}")
-        if outcome is not None and outcome.improved:
-            lines.append(f"better: {outcome.chosen.name}, {gain(outcome.gain, outcome.low, outcome.high)}")
-            lines.append(f"  {apply_command(run.end.settings)}")
-        elif outcome is not None and run.end.ending is Ending.FINISHED:
-            lines.append("no improvement found")
-        lines.append(f"in force: {run.end.in_force or 'unknown'}")
-    if run.state is RunState.CUT_SHORT:
-        lines.append("its process is gone, and the backend puts the original back by itself")
-    return lines
 
 
 class TuneCommand:
@@ -223,9 +218,9 @@ class TuneCommand:
                 print_json(json_of(RunPlan(bed.words, problem=str(error))))
                 return error.exit_code
             if args.dry_run:
-                print_answer(json_of(prepared.plan), plan_lines(prepared), as_json=args.json)
+                print_answer(json_of(prepared.plan), plan_lines(prepared.plan), as_json=args.json)
                 return ExitCode.OK
-            printer.text(plan_lines(prepared))
+            printer.text(plan_lines(prepared.plan))
             restarts = f"Restart {prepared.plan.service} up to {prepared.plan.budget.restarts} times, and measure?"
             if not confirm("Begin?" if self._options.beside else restarts, args.yes, "tune"):
                 printer.say("nothing was touched")
@@ -306,16 +301,16 @@ class TuneCommand:
                     raise
         except SpecdashError:
             self._printer.end()
-            write_report(record)
+            write_report(record.directory, report_words)
             if loop is not None and loop.boots:
                 self._printer.say(f"what was measured is in {record.directory}")
             raise
         finally:
             self._printer.end()
-        write_report(record)
-        return self._concluded(bed, prepared, end, record)
+        write_report(record.directory, report_words)
+        return self._concluded(bed, end, record)
 
-    def _concluded(self, bed: ServiceBed | OwnBed, prepared: PreparedRun, end: RunEnd, record: TuneRunRecord) -> int:
+    def _concluded(self, bed: ServiceBed | OwnBed, end: RunEnd, record: TuneRunRecord) -> int:
         """Report how it ended, apply what is to be applied; the exit code."""
         from specdash.tune.run.run_report import write_report
 
@@ -324,12 +319,13 @@ class TuneCommand:
             code = ExitCode.INTERRUPTED
         elif end.outcome is not None and end.outcome.improved:
             code = ExitCode.OK
-        self._printer.text(ending_lines(end, prepared, record.directory))
+        run = read_run(record.directory)
+        self._printer.text(["", *ending_lines(run)] if run is not None else [])
         if code is ExitCode.OK and end.outcome is not None and self._args.apply:
             code = self._applied(bed.values, end.outcome.chosen)
             if code is ExitCode.OK:
                 record.add(replace(end, at=time.time(), in_force="the chosen settings"))
-                write_report(record)
+                write_report(record.directory, report_words)
         if self._args.json:
             print((record.directory / "report.json").read_text(encoding="utf-8"), end="")
         return code
@@ -387,7 +383,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--least-gain", type=float, metavar="SHARE", help="minimum gain worth applying (default: 0.02)")
     limits.add_argument("--ttft", type=float, metavar="SHARE", help="growth of the first token's time (default: 0.05)")
     limits.add_argument("--free-vram", dest="free_mib", type=int, metavar="MIB", help="kept free (default: 256)")
-    limits.add_argument("--allow-warnings", action="store_true", help="also with new warnings in the log")
     limits.add_argument("--busy-ok", action="store_true", help="do not discard what others disturb")
     doing = parser.add_argument_group("doing it")
     doing.add_argument("--dry-run", action="store_true", help="show the points and what it will cost, and end")

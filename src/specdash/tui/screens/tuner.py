@@ -296,7 +296,7 @@ class TunerScreen(FoldingScreen[TunerBoard]):
     def _looked(self, look: NewestRun) -> None:
         model = self.model
         first = not model.looked
-        changed = model.take(look.run, look.gains, look.on_trial)
+        changed = model.take(look.run, look.gains)
         if model.scene is TunerSituation.PLAN and (first or (changed and model.plan is None)):
             self._plan()
         self.redraw()

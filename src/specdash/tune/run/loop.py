@@ -21,7 +21,7 @@ from specdash.core.flag import Flag
 from specdash.system.processes import own_start
 from specdash.tune.model.problem import BootResult, NextBoot, Point, TuneOutcome, mixture_speed, plain_results
 from specdash.tune.run.measuring import Limits, MeasuredBoot, UnmeasuredError, boot_seconds, left_s
-from specdash.tune.run.status import Boot, CurrentStep, Ending, Guess, RunEnd, RunHead, TuneStep, exclusion_words
+from specdash.tune.run.status import Boot, CurrentStep, Ending, RunEnd, RunHead, TuneStep, exclusion_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,8 +79,6 @@ class Loop(Struct):
     report: str = ""
     """Path of the report, for anyone who reads the run's end."""
     boots: list[Boot] = field(default_factory=list)
-    _start_warnings: frozenset[str] | None = None
-    """Classes of warnings that the start's boots have; None before the first."""
     _began: float = field(default_factory=time.monotonic)
     _now: CurrentStep = field(default_factory=lambda: CurrentStep(time.time(), TuneStep.PLAN))
 
@@ -114,9 +112,6 @@ class Loop(Struct):
             self.tuner.tell(boot.result)
             self.boots.append(boot)
             self.record.add(boot)
-            if any(not each.result.failure for each in self.boots):
-                found = self.tuner.outcome()
-                self._now = replace(self._now, guess=Guess(found.chosen, found.gain, found.low, found.high))
             self.observer.booted(boot)
             if boot.result.failure and wanted.point == self.task.start and len(self.boots) == 1:
                 raise StartFailedError(f"the settings in force cannot be measured: {boot.result.failure}")
@@ -146,8 +141,6 @@ class Loop(Struct):
             discarded.append(disturbed)
             self.observer.discarded(disturbed)
         result, excluded = self._result(wanted.point, measured, failure)
-        if measured is not None and wanted.point == self.task.start and not result.failure:
-            self._start_warnings = (self._start_warnings or frozenset()) | measured.warnings
         away = [apply.downtime_s for apply in _applies(self.bed)[already:] if apply.downtime_s is not None]
         return Boot(
             number,
@@ -202,7 +195,6 @@ class Loop(Struct):
         limit = self.limits.drafts(result)
         if not limit and point != self.task.start:
             limit = self.limits.ttft_of(result, self.task.start, self.boots)
-            limit = limit or self.limits.log(measured, self._start_warnings)
         return replace(result, failure=limit), limit
 
     def _verdict(self) -> TuneOutcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -13,10 +12,7 @@ from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
 from specdash.bench.load.figures import usable
 from specdash.core.errors import SpecdashError
-from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault
-from specdash.llama.log import WARNING_CLASSES
-from specdash.llama.log.parser import LogParser
 from specdash.system.stats import mean, median
 from specdash.system.text import MIB, percent, size
 
@@ -76,11 +72,6 @@ def left_s(boots: Sequence[Boot], restarts: int, elapsed_s: float) -> float | No
     return max(0.0, each - elapsed_s) + (more - 1) * each if more else 0.0
 
 
-_MOST_LOG = 64 << 20
-_OWN_LINES = frozenset(name for spec_kind in SPEC_TYPES for name in spec_kind.log_classes)
-"""Line classes that only one way to speculate writes: new ones come with a new way, and mean no trouble."""
-
-
 class UnmeasuredError(SpecdashError):
     """The engine was up and could not be measured."""
 
@@ -89,8 +80,6 @@ class MeasuredBoot(Struct, frozen=True):
     """One boot, as it was measured."""
 
     samples: tuple[BenchSample, ...]
-    warnings: frozenset[str] = frozenset()
-    """Classes of warnings and errors in the engine's log."""
     seen: Surroundings = field(default_factory=Surroundings)
     problem: str = ""
     """Why it is not complete; empty when it is."""
@@ -145,8 +134,7 @@ class Measurer:
             problem = "no request gave figures that can be"
         elif not run.complete:
             problem = "not all requests were asked"
-        warnings = warning_classes(place.log) if place.log is not None else frozenset()
-        return MeasuredBoot((*good, *failed), warnings, seen, problem)
+        return MeasuredBoot((*good, *failed), seen, problem)
 
 
 def foreign_tokens(run: MeasuredRun, before: Counters | None, after: Counters | None) -> int | None:
@@ -161,20 +149,6 @@ def foreign_tokens(run: MeasuredRun, before: Counters | None, after: Counters | 
     return max(0, round(last - first) - sum(tokens or 0 for tokens in own))
 
 
-def warning_classes(log: str) -> frozenset[str]:
-    """Classes of warnings and errors in a log, of the last server that wrote to it."""
-    try:
-        with Path(log).open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _MOST_LOG))
-            batch = LogParser().feed(file.read(_MOST_LOG))
-    except OSError:
-        return frozenset()
-    return frozenset(
-        warning.warning for warning in batch.warnings if not warning.lives_ago and warning.warning not in _OWN_LINES
-    )
-
-
 class Limits(Struct, frozen=True):
     """What a faster configuration must keep, beside the start as it was measured in the same run. None: not a limit."""
 
@@ -184,8 +158,6 @@ class Limits(Struct, frozen=True):
     """And this much besides, as short times vary by more than a share of them."""
     free_mib: int | None = 256
     """GPU memory that must stay free, where it is known."""
-    warnings: bool = True
-    """Whether classes of warnings that the start does not have are refused."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -196,8 +168,6 @@ class Limits(Struct, frozen=True):
             found.append(f"median time to first token at most {percent(self.ttft)}{slack} above the start's")
         if self.free_mib is not None:
             found.append(f"{self.free_mib} MiB of GPU memory free, where there is a GPU")
-        if self.warnings:
-            found.append("no class of warnings in the log that the start does not have")
         return tuple(found)
 
     @staticmethod
@@ -228,9 +198,3 @@ class Limits(Struct, frozen=True):
             return ""
         most = at_start * (1 + self.ttft) + self.ttft_slack_s
         return f"time to first token {seen:.2f} s, at most {most:.2f} s are allowed" if seen > most else ""
-
-    def log(self, measured: MeasuredBoot, at_start: frozenset[str] | None) -> str:
-        """What is in the log that the start's has not, in words; empty when nothing is."""
-        new = measured.warnings - at_start if self.warnings and at_start is not None else frozenset()
-        titles = sorted(WARNING_CLASSES[kind].title if kind in WARNING_CLASSES else kind for kind in new)
-        return f"new in the log: {', '.join(titles)}" if new else ""

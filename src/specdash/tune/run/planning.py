@@ -3,7 +3,6 @@ and the downtime."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +21,7 @@ from specdash.tune.run.measuring import Limits
 from specdash.tune.run.status import Knob, RunPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from specdash.backend.settings import BackendSettings
     from specdash.tune.model.problem import Point, WorkloadShares
@@ -51,7 +50,10 @@ def asked_of(options: TuneOptions, room: int | None) -> BootPrompts:
         return _from_transcript(options.transcript, options.tokens, room)
     shares, notes = None, []
     if options.prompts is None:
-        chosen, words = bundled(each=options.each), "bundled prompts, all classes alike"
+        chosen, words = (
+            bundled(each=options.each),
+            f"bundled prompts, all classes alike, answers of up to {options.tokens} tokens",
+        )
     else:
         found, words = read_prompts(options.prompts), options.prompts
         own = {kind: [prompt for prompt in found if prompt.kind == kind] for kind in (prompt.kind for prompt in found)}
@@ -131,27 +133,14 @@ def _characters(prompt: WorkloadPrompt) -> int:
 
 
 _APPLIES = 20
-_BYTES_A_SECOND = 1e9
-_START_S = 2.0
 
 
-def down_seconds(files: Iterable[str | None], env: Mapping[str, str] = os.environ) -> float:
-    """How long the service is away in a restart: as in earlier applies, else by the size of what is loaded."""
+def down_seconds(env: Mapping[str, str] = os.environ) -> float | None:
+    """How long the service is away in a restart, as in earlier applies; None before the first."""
     from specdash.backend.journal import read_records
 
     records = read_records(applies_file(env))[-_APPLIES:]
-    known = median(record.downtime_s for record in records if record.outcome is ApplyOutcome.APPLIED)
-    return load_seconds(files) if known is None else known
-
-
-def load_seconds(files: Iterable[str | None]) -> float:
-    """By the size of what is loaded."""
-    size = 0
-    for path in files:
-        if path is not None:
-            with contextlib.suppress(OSError):
-                size += Path(path).expanduser().stat().st_size
-    return _START_S + size / _BYTES_A_SECOND
+    return median(record.downtime_s for record in records if record.outcome is ApplyOutcome.APPLIED)
 
 
 class TuneOptions(Struct, frozen=True):
@@ -172,7 +161,6 @@ class TuneOptions(Struct, frozen=True):
     seed: int = 1
     ttft: float = 0.05
     free_mib: int = 256
-    allow_warnings: bool = False
     busy_ok: bool = False
 
 
@@ -204,10 +192,8 @@ def prepare(
     points = points_of(chains, start, draft.number("block_size") if draft is not None else None)
     asked = asked_of(options, _room(settings))
     task = Task(points, start, asked.workload, Budget(options.restarts, options.minutes), options.least_gain)
-    limits = Limits(ttft=options.ttft, free_mib=options.free_mib, warnings=not options.allow_warnings)
-    away_s = load_seconds(files) if options.beside else down_seconds(files, env)
-    if options.minutes is not None and away_s > 60 * options.minutes:
-        raise UsageError(f"--minutes {options.minutes:g}: one boot and its measurement take longer; allow more")
+    limits = Limits(ttft=options.ttft, free_mib=options.free_mib)
+    away_s = 0.0 if options.beside else down_seconds(env)
     plan = RunPlan(
         service=service,
         url=url,
@@ -220,7 +206,7 @@ def prepare(
         workload=asked.workload,
         workload_words=asked.words,
         prompts=len(asked.prompts),
-        downtime_s=0.0 if options.beside else (options.restarts + 1) * away_s,
+        downtime_s=None if away_s is None else (options.restarts + 1) * away_s,
         notes=asked.notes,
     )
     measure = MeasureOptions(runs=1, max_tokens=options.tokens, seed=options.seed)

@@ -25,12 +25,14 @@ from specdash.core.records import read
 from specdash.core.structs import json_of
 from specdash.system import files
 from specdash.system.stats import share
+from specdash.tune.model.gains import gains
 from specdash.tune.model.problem import BootResult, Budget, Point, Stage, TuneOutcome, WorkloadShares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import PromptResult
 
 
@@ -156,15 +158,6 @@ class TuneStep(StrEnum):
     RESTORE = "putting back"
 
 
-class Guess(Struct, frozen=True):
-    """What looks best so far, confirmed by nothing."""
-
-    point: Point
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
 class CurrentStep(Struct, frozen=True):
     """What is going on."""
 
@@ -180,7 +173,6 @@ class CurrentStep(Struct, frozen=True):
     done: int | None = None
     total: int | None = None
     """Requests of this boot."""
-    guess: Guess | None = None
     left_s: float | None = None
     stopping: bool = False
 
@@ -330,6 +322,12 @@ def newest_run(env: Mapping[str, str] = os.environ) -> TuneRun | None:
             return run
         newest = newest or run
     return newest
+
+
+def gains_of(run: TuneRun) -> dict[int, Gain]:
+    """What the boots of a run gain over its start, by number."""
+    found = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
+    return {boot.number: gain for boot, gain in zip(run.boots, found, strict=True) if gain is not None}
 
 
 def encode(data: Mapping[str, Any]) -> bytes:

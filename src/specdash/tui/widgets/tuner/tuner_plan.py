@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from specdash.core.changes import shown_value
 from specdash.core.readings import ReadingStatus
 from specdash.insight.charts import Metric
-from specdash.system.text import UNKNOWN, clean, clock, counted, duration, number, percent, rate
+from specdash.system.text import UNKNOWN, clean, clock, counted, duration, number, percent
 from specdash.system.text import gain as gain_text
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import BLANK, GLYPHS, Line, Span, bar, fit, line_width, spread, wrap
-from specdash.tui.tuner_model import TunerSituation, best_boot, chosen_settings, guessed_speed
+from specdash.tui.tuner_model import TunerSituation, best_boot, chosen_settings
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart
 from specdash.tune.run.status import RunState, TuneStep
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specdash.tui.view import View
     from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import Budget, Point, TuneOutcome
-    from specdash.tune.run.status import CurrentStep, Guess, RunPlan, Settings, TuneRun
+    from specdash.tune.run.status import CurrentStep, RunPlan, Settings, TuneRun
 
 
 # How the tuner stands, in one bar that is read in two seconds; and what it does now, and why.
@@ -34,7 +34,7 @@ _PROGRESS = 20
 
 
 class TunerBar(LinesWidget):
-    """The state; while a run goes on, the present boot, why it is made, and what looks best so far."""
+    """The state; while a run goes on, the present boot, and why it is made."""
 
     def __init__(self, model: TunerModel) -> None:
         super().__init__(id=BAR)
@@ -101,9 +101,8 @@ def _state(model: TunerModel, view: View) -> tuple[str, str, str]:
     after = f"after {counted(run.restarts, 'restart')}"
     end = run.end
     if state is RunState.CUT_SHORT or end is None:
-        if model.on_trial is False:
-            return f"CUT SHORT {after}: its process is gone; your settings are back", "warn", GLYPHS.note
-        return f"CUT SHORT {after}: its process is gone, and the service may run what it tried", "bad", GLYPHS.alert
+        words = f"CUT SHORT {after}: its process is gone, and the backend puts your settings back by itself"
+        return words, "warn", GLYPHS.note
     role = "bad" if end.restored is False else "warn"
     back = "MAY STILL RUN WHAT WAS TRIED" if end.restored is False else "your settings are back"
     why = f": {clean(end.error, 300)}" if end.error else ""
@@ -165,8 +164,6 @@ def _going_on(run: TuneRun, view: View, width: int) -> list[Line]:
     lines = [_now_line(now, _users(run, view), view.picture.wall, width)]
     if now.why:
         lines += labelled("why", clean(now.why, 400), "text", width, 2)
-    if now.guess is not None:
-        lines.append(_guess_line(run, now.guess, width))
     return lines
 
 
@@ -201,19 +198,6 @@ def _now_line(now: CurrentStep, users: Line, wall: float, width: int) -> Line:
 
 def _waiting(requests: int | None) -> Span:
     return (number(requests), "warn bold" if requests else "dim" if requests is None else "text")
-
-
-def _guess_line(run: TuneRun, guess: Guess, width: int) -> Line:
-    spans: list[Span] = [(f" {'best':<{LABEL}}", "accent"), (point_words(guess.point, 44), "text bold")]
-    if guess.point == run.plan.start:
-        return (*spans, ("  your settings: nothing better so far", "dim"))
-    speed = guessed_speed(run)
-    spans += [
-        (f"  {rate(speed)} tok/s  " if speed is not None else "  ", "text"),
-        (gain_text(guess.gain, guess.low, guess.high), gain_role(guess.low, guess.high)),
-    ]
-    note = "  a guess, not confirmed"
-    return (*spans, (note, "dim")) if line_width(spans) + len(note) <= width else tuple(spans)
 
 
 PLAN, CARD = "tuner-plan", "tuner-card"
@@ -354,14 +338,10 @@ class OutcomeCard(TextPart):
     def content(self, view: View, width: int, height: int) -> list[Line]:
         """Gain, settings, what is in force, and the evidence."""
         run = self.model.run
-        return (
-            outcome_lines(run, self.model.gains, self.model.on_trial, min(width, _MOST_WIDTH))
-            if run is not None
-            else []
-        )
+        return outcome_lines(run, self.model.gains, min(width, _MOST_WIDTH)) if run is not None else []
 
 
-def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], on_trial: bool | None, width: int) -> list[Line]:
+def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], width: int) -> list[Line]:
     """The card below its title."""
     end = run.end
     outcome = end.outcome if end is not None else None
@@ -376,12 +356,8 @@ def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], on_trial: bool | None
         )
     elif end is not None and end.in_force:
         lines += labelled("in force", clean(end.in_force, 200), "text", width, 2)
-    elif end is None and on_trial is False:
-        lines += labelled("in force", "the original", "text", width, 1)
     elif end is None:
-        lines += labelled(
-            "in force", "may be what was tried: a restart of the backend puts the original back", "bad", width, 2
-        )
+        lines += labelled("in force", "the original, once the backend has put it back", "text", width, 1)
     lines += _evidence_lines(run, gains, outcome, width)
     if end is not None and end.error:
         lines += labelled("error", clean(end.error, 400), "bad", width, 3)
