@@ -38,7 +38,7 @@ START = Point(("draft-simple",), n_max=4)
 DEEP = Point(("draft-simple",), n_max=12)
 GATED = Point(("draft-simple",), n_max=8, p_min=0.5)
 SHORT = Point(("draft-simple",), n_max=2)
-MIXED = Point(("ngram-mod", "draft-simple"), n_max=6, ngram_max=48)
+MIXED = Point(("ngram-mod", "draft-simple"), n_max=6)
 OFF = Point()
 WORKLOAD = WorkloadShares((("coding", 0.55), ("agentic", 0.3), ("prose", 0.15)))
 PLAN = RunPlan(

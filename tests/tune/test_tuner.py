@@ -89,7 +89,7 @@ def test_the_results_are_all_the_state_there_is() -> None:
 
 def test_points_that_need_more_memory_than_one_that_had_too_little_are_not_booted() -> None:
     def small(point: Point) -> BootResult:
-        too_long = (point.n_max or 0) >= 6
+        too_long = point.types == MTP and (point.n_max or 0) >= 6
         return (
             BootResult(point, failure="CUDA out of memory", out_of_memory=True)
             if too_long
@@ -108,8 +108,8 @@ def test_points_that_need_more_memory_than_one_that_had_too_little_are_not_boote
         (replace(DEEP, n_max=12), True),
         (replace(DEEP, p_min=0.75), True),
         (replace(DEEP, n_max=6), False),
-        (Point((*MTP, *NGRAM), n_max=10, ngram_max=48), True),
-        (Point(NGRAM, ngram_max=64), False),
+        (Point((*MTP, *NGRAM), n_max=10), True),
+        (Point(NGRAM, n_max=64), False),
         (OFF, False),
     ],
     ids=lambda value: value.name if isinstance(value, Point) else "",

@@ -16,7 +16,7 @@ from specdash.core.speculation import spec_type
 from specdash.system.text import UNKNOWN, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.bench.load.samples import BenchSample
 
@@ -27,36 +27,31 @@ OFF = "none"
 class Point(Struct, frozen=True):
     """One way to speculate. `types` is the chain, empty for no speculation; a knob that it does not read is None.
 
-    `n_max` and `p_min` are of the type that drafts with a model (`--spec-draft-n-max`, `--spec-draft-p-min`);
-    `ngram_max` is the longest draft of the n-gram type (`--spec-ngram-mod-n-max`, `--spec-ngram-*-size-m`).
+    The knobs are those of `LLAMA_DRAFT_MAX`, `_MIN` and `_P_MIN`, of one type of the chain (`moved`).
     """
 
     types: tuple[str, ...] = ()
     n_max: int | None = None
     n_min: int | None = None
     p_min: float | None = None
-    ngram_max: int | None = None
-    ngram_min: int | None = None
-    ngram_size: int | None = None
+
+    @property
+    def moved(self) -> str | None:
+        """The type whose knobs are turned: the one that drafts with a model, where there is none the n-gram type."""
+        return next((name for name in self.types if not name.startswith("ngram")), next(iter(self.types), None))
 
     @property
     def name(self) -> str:
-        """As people read it, another one for every point: `draft-mtp n3 min1 p0.5 + ngram-mod 48 min2 size12`."""
-        if not self.types:
-            return OFF
-        parts = []
-        for kind in self.types:
-            ngram = kind.startswith("ngram")
-            longest = self.ngram_max if ngram else self.n_max
-            words = [kind] if longest is None else [kind, f"{longest}" if ngram else f"n{longest}"]
-            if least := self.ngram_min if ngram else self.n_min:
-                words.append(f"min{least}")
-            if not ngram and self.p_min:
-                words.append(f"p{self.p_min:g}")
-            if ngram and self.ngram_size is not None:
-                words.append(f"size{self.ngram_size}")
-            parts.append(" ".join(words))
-        return " + ".join(parts)
+        """As people read it, another one for every point: `ngram-mod + draft-mtp n3 min1 p0.5`."""
+        words = []
+        if self.n_max is not None:
+            words.append(f"n{self.n_max}")
+        if self.n_min:
+            words.append(f"min{self.n_min}")
+        if self.p_min:
+            words.append(f"p{self.p_min:g}")
+        parts = [" ".join([kind, *words]) if kind == self.moved else kind for kind in self.types]
+        return " + ".join(parts) or OFF
 
 
 class PromptResult(Struct, frozen=True):
@@ -182,55 +177,23 @@ GATES = (0.0, 0.5, 0.75)
 NGRAM_LENGTHS = (4, 8, 16, 32, 64)
 NGRAM_LEAST = (None, 2)
 """Shortest drafts of ngram-mod, which keeps those of 48 tokens and more by default."""
-NGRAM_SIZES = {"ngram-mod": (None, 12)}
-"""Lengths of the n-gram that is looked up; the default of ngram-mod is 24, of the others 12."""
-NGRAM_SIZES_ELSEWHERE = (None, 6)
-BESIDE_A_MODEL = (16, 48, 64)
-"""Lengths of n-gram drafts before a model that drafts where they find nothing."""
 
 
 def points_of(chains: Iterable[Sequence[str]], start: Point, block: int | None = None) -> tuple[Point, ...]:
     """All points of these chains, the start first. `block`: the length of the blocks a block draft was trained on."""
     found = [start]
-    for types in chains:
-        found += _of_chain(tuple(types), block)
+    for types in map(tuple, chains):
+        item = spec_type(Point(types).moved or OFF)
+        if item is None or item.max_parameter is None:
+            found.append(Point(types))
+        elif item.name.startswith("ngram"):
+            leasts = NGRAM_LEAST if item.min_parameter is not None else (None,)
+            found += [Point(types, longest, least) for longest in NGRAM_LENGTHS for least in leasts]
+        else:
+            most = item.longest_draft(block)
+            lengths = [length for length in LENGTHS if most is None or length <= most]
+            found += [Point(types, longest, p_min=gate) for longest in lengths for gate in GATES]
     return tuple(dict.fromkeys(found))
-
-
-def _of_chain(types: tuple[str, ...], block: int | None) -> Iterator[Point]:
-    models = [name for name in types if not name.startswith("ngram")]
-    copies = [name for name in types if name.startswith("ngram")]
-    if not types:
-        yield Point()
-    elif models and copies:
-        for longest in _lengths(models[0], block):
-            for gate in GATES:
-                for copied in BESIDE_A_MODEL:
-                    yield Point(types, n_max=longest, p_min=gate, ngram_max=copied)
-    elif models:
-        for longest in _lengths(models[0], block):
-            for gate in GATES:
-                yield Point(types, n_max=longest, p_min=gate)
-    else:
-        yield from _copying(types)
-
-
-def _lengths(name: str, block: int | None) -> tuple[int, ...]:
-    item = spec_type(name)
-    longest = item.longest_draft(block) if item is not None else None
-    return tuple(length for length in LENGTHS if longest is None or length <= longest)
-
-
-def _copying(types: tuple[str, ...]) -> Iterator[Point]:
-    item = spec_type(types[0])
-    if item is None or item.max_parameter is None:
-        yield Point(types)
-        return
-    for longest in NGRAM_LENGTHS:
-        for least in NGRAM_LEAST if item.min_parameter is not None else (None,):
-            for size in NGRAM_SIZES.get(item.name, NGRAM_SIZES_ELSEWHERE):
-                if item.floor_parameter is None or size is None or size <= longest:
-                    yield Point(types, ngram_max=longest, ngram_min=least, ngram_size=size)
 
 
 def plain_results(samples: Iterable[BenchSample]) -> tuple[PromptResult, ...]:

@@ -34,22 +34,17 @@ _ALPHA, Z_90 = 0.1, 1.645
 """Of the interval: outside it, both sides together; a normal quantile."""
 _FRESH = 2
 """Boots that the start and the point to be promoted have at least."""
-KNOBS = ("n_max", "ngram_max", "p_min", "ngram_size", "ngram_min", "n_min")
-_MIDDLE = {"n_max": 4, "ngram_max": 32, "p_min": 0.0}
-"""Where the search of a chain begins."""
+KNOBS = ("n_max", "p_min", "n_min")
+_MIDDLE, _NGRAM_MIDDLE = 4, 32
+"""Draft length at which the search of a chain begins."""
 
 
 def outgrown(point: Point, failed: Point) -> bool:
     """Whether a point needs at least the memory of one that did not fit. Memory of a model that drafts grows with the
     draft length, with any n-gram type beside it; a gate needs none."""
-    drafts = _drafts(failed)
-    if drafts:
-        return _drafts(point) == drafts and (point.n_max or 0) >= (failed.n_max or 0)
-    return point.types == failed.types and (point.ngram_max or 0) >= (failed.ngram_max or 0)
-
-
-def _drafts(point: Point) -> tuple[str, ...]:
-    return tuple(name for name in point.types if not name.startswith("ngram"))
+    drafts, alike = (tuple(name for name in each.types if not name.startswith("ngram")) for each in (failed, point))
+    same = alike == drafts if drafts else point.types == failed.types
+    return same and (point.n_max or 0) >= (failed.n_max or 0)
 
 
 class SpecTuner:
@@ -227,7 +222,8 @@ _HOPELESS = 0.05
 
 
 def _from_middle(point: Point) -> float:
-    return sum(abs(math.log1p(getattr(point, knob) or 0) - math.log1p(at)) for knob, at in _MIDDLE.items())
+    middle = _NGRAM_MIDDLE if (point.moved or "").startswith("ngram") else _MIDDLE
+    return abs(math.log1p(point.n_max or 0) - math.log1p(middle)) + math.log1p(point.p_min or 0)
 
 
 def _why_unmeasured(results: Sequence[BootResult]) -> str:
