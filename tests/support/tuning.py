@@ -19,7 +19,7 @@ from specdash.tune.model.problem import (
 )
 from specdash.tune.model.tuner import SpecTuner
 from specdash.tune.run.loop import Loop
-from specdash.tune.run.measuring import MeasuredBoot, Surroundings
+from specdash.tune.run.measuring import MeasuredBoot
 from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunHead, RunPlan, TuneRunRecord
 
 START = Point(("draft-simple",), n_max=3, p_min=0.0)
@@ -187,7 +187,7 @@ class Scene:
 
 def disturbed(speed: float = 20.0) -> MeasuredBoot:
     """A boot during which somebody else used the engine."""
-    return MeasuredBoot(samples(speed), seen=Surroundings(foreign_tokens=17))
+    return MeasuredBoot(samples(speed), disturbed="the engine generated 17 tokens for other clients")
 
 
 def boot_failed(words: str = "out of memory") -> BootFailedError:

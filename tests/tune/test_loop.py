@@ -23,8 +23,7 @@ from specdash.tune.model.problem import (
     Stage,
     TuneOutcome,
 )
-from specdash.tune.run.loop import AllFailedError, StartFailedError
-from specdash.tune.run.measuring import Limits, MeasuredBoot, Surroundings, boot_seconds, left_s
+from specdash.tune.run.measuring import Limits, MeasuredBoot, boot_seconds, left_s
 from specdash.tune.run.status import Boot, Ending, RunEnd, RunHead
 from support.tuning import (
     FAST,
@@ -187,7 +186,7 @@ def test_a_bed_that_cannot_be_restored_is_the_error_whatever_came_before() -> No
 def test_without_any_measured_boot_there_is_no_recommendation() -> None:
     scene = Scene(points=(FAST,))
     scene.bed.faults = {number: boot_failed() for number in range(1, 20)}
-    with pytest.raises(StartFailedError, match="cannot be measured: out of memory"):
+    with pytest.raises(SpecdashError, match="cannot be measured: out of memory"):
         scene.loop().run()
     assert scene.bed.boots == 1
     assert end_of(scene).outcome is None
@@ -195,7 +194,7 @@ def test_without_any_measured_boot_there_is_no_recommendation() -> None:
 
 def test_no_time_for_a_single_boot_is_said() -> None:
     scene = Scene(budget=Budget(12, minutes=0.0))
-    with pytest.raises(AllFailedError, match="no boot fitted"):
+    with pytest.raises(SpecdashError, match="no boot fitted"):
         scene.loop().run()
 
 
@@ -221,7 +220,7 @@ def test_a_boot_that_is_disturbed_every_time_is_taken_as_it_is() -> None:
         (MeasuredBoot(samples(90.0, ttft_s=0.3)), "time to first token 0.30 s, at most 0.16 s are allowed"),
         (MeasuredBoot(samples(90.0, drafted=0)), "draft-simple drafted nothing"),
         (
-            MeasuredBoot(samples(90.0), seen=Surroundings(memory_free_bytes=9 << 20)),
+            MeasuredBoot(samples(90.0), memory_free_bytes=9 << 20),
             "only 9.0 MiB of GPU memory are free",
         ),
     ],
@@ -236,7 +235,6 @@ def test_a_point_that_breaks_a_limit_is_not_chosen(measured: MeasuredBoot, said:
     assert out.result.out_of_memory is ("memory are free" in out.excluded)
     assert out.result.prompts
     assert not outcome_of(end).improved
-    assert f"ruled out by a limit: {FAST.name}, 90 ({out.excluded})" in outcome_of(end).why
 
 
 @given(

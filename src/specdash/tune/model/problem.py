@@ -133,8 +133,6 @@ class TuneOutcome(Struct, frozen=True):
     why: str = ""
     noise: float | None = None
     """Standard deviation of the logarithm of speed from boot to boot, as it was seen."""
-    confirmed: bool = True
-    """Whether the start was booted once more since, so that its first boot alone did not make the gain."""
 
     @property
     def noise_words(self) -> str:

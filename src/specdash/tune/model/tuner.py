@@ -98,7 +98,7 @@ class SpecTuner:
             f"boots of one configuration differ by {noise_words(noise)}"
         )
         if sure and not confirmed:
-            why = f"{why}; no fresh boot of the start confirmed it"
+            why = f"no improvement confirmed: {why}; no fresh boot of both confirmed it"
         elif not sure:
             reason = (
                 f"that is less than the {percent(self.task.least_gain)} that are worth a restart"
@@ -106,8 +106,8 @@ class SpecTuner:
                 else "the interval holds no gain too"
             )
             why = f"no improvement found: {why}; {reason}"
-        ok = sure and (confirmed or count < self.task.budget.restarts)
-        return TuneOutcome(best if ok else start, ok, found.gain, low, high, count, why, noise, confirmed)
+        ok = sure and confirmed
+        return TuneOutcome(best if ok else start, ok, found.gain, low, high, count, why, noise)
 
     def _boots(self, point: Point) -> list[BootResult]:
         return [result for result in self._results if result.point == point and result.prompts and not result.failure]

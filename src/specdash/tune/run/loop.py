@@ -20,8 +20,8 @@ from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError
 from specdash.core.flag import Flag
 from specdash.system.processes import own_start
 from specdash.tune.model.problem import BootResult, NextBoot, Point, TuneOutcome, mixture_speed, plain_results
-from specdash.tune.run.measuring import Limits, MeasuredBoot, UnmeasuredError, boot_seconds, left_s
-from specdash.tune.run.status import Boot, CurrentStep, Ending, RunEnd, RunHead, TuneStep, exclusion_words
+from specdash.tune.run.measuring import Limits, MeasuredBoot, boot_seconds, left_s
+from specdash.tune.run.status import Boot, CurrentStep, Ending, RunEnd, RunHead, TuneStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,14 +50,6 @@ class LoopObserver(Protocol):
 
     def discarded(self, why: str) -> None:
         """A boot did not count."""
-
-
-class StartFailedError(SpecdashError):
-    """The settings in force do not come up, so that nothing can be compared with them."""
-
-
-class AllFailedError(SpecdashError):
-    """No boot could be measured."""
 
 
 class Loop(Struct):
@@ -114,7 +106,7 @@ class Loop(Struct):
             self.record.add(boot)
             self.observer.booted(boot)
             if boot.result.failure and wanted.point == self.task.start and len(self.boots) == 1:
-                raise StartFailedError(f"the settings in force cannot be measured: {boot.result.failure}")
+                raise SpecdashError(f"the settings in force cannot be measured: {boot.result.failure}")
 
     def _late(self) -> bool:
         minutes = self.task.budget.minutes
@@ -135,7 +127,7 @@ class Loop(Struct):
             settings = dict(self.configure(wanted.point))
             already = len(_applies(self.bed))
             measured, failure = self._measured(settings)
-            disturbed = measured.seen.disturbance() if measured is not None else ""
+            disturbed = measured.disturbed if measured is not None else ""
             if not disturbed or len(discarded) == self.repeats:
                 break
             discarded.append(disturbed)
@@ -162,19 +154,19 @@ class Loop(Struct):
         try:
             with self.bed.boot(settings) as place:
                 measured = self._asked(place)
-        except (BootFailedError, UnmeasuredError) as error:
+        except BootFailedError as error:
             return None, error
-        return measured, UnmeasuredError(measured.problem) if measured.problem else None
+        return measured, BootFailedError(measured.problem) if measured.problem else None
 
     def _asked(self, place: EngineAddress) -> MeasuredBoot:
-        """Raises `UnmeasuredError` for an engine that does not answer."""
+        """Raises `BootFailedError` for an engine that does not answer."""
         self._tell(TuneStep.WARM_UP)
         try:
             return self.measure(place, lambda done, total: self._tell(TuneStep.MEASURE, done=done, total=total))
         except NotWrittenError:
             raise
         except SpecdashError as error:
-            raise UnmeasuredError(str(error)) from None
+            raise BootFailedError(str(error)) from None
 
     def _result(
         self, point: Point, measured: MeasuredBoot | None, error: SpecdashError | None
@@ -198,17 +190,11 @@ class Loop(Struct):
         return replace(result, failure=limit), limit
 
     def _verdict(self) -> TuneOutcome:
-        """The outcome, with the points named that limits ruled out. Raises `AllFailedError` when there is nothing to
-        judge."""
+        """The outcome. Raises `SpecdashError` when there is nothing to judge."""
         if not any(not boot.result.failure for boot in self.boots):
             reason = self.boots[-1].result.failure if self.boots else "no boot fitted into the time"
-            raise AllFailedError(f"no boot could be measured, so there is no recommendation: {reason}")
-        outcome = self.tuner.outcome()
-        if outcome.improved and not outcome.confirmed:
-            why = f"no improvement confirmed: {outcome.why}"
-            outcome = replace(outcome, chosen=self.task.start, improved=False, why=why)
-        ruled_out = exclusion_words(self.boots)
-        return replace(outcome, why="; ".join(words for words in (outcome.why, ruled_out) if words))
+            raise SpecdashError(f"no boot could be measured, so there is no recommendation: {reason}")
+        return self.tuner.outcome()
 
     def _so_far(self) -> TuneOutcome | None:
         """The outcome of a run that was stopped; nothing that was not confirmed."""

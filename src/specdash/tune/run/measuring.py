@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
 from specdash.bench.load.figures import usable
-from specdash.core.errors import SpecdashError
 from specdash.llama.chat import ChatFault
 from specdash.system.stats import mean, median
 from specdash.system.text import MIB, percent, size
@@ -34,25 +33,6 @@ BUSY_GPU = 0.2
 """Utilisation of a GPU on which our engine does nothing, from which someone else does."""
 
 
-class Surroundings(Struct, frozen=True):
-    """What was seen beside the measurement; what cannot be looked at is None, and decides nothing."""
-
-    foreign_tokens: int | None = None
-    """Tokens that the engine generated for someone else."""
-    gpu_before: float | None = None
-    """Utilisation of the busiest GPU, 0 to 1, before we asked anything."""
-    memory_free_bytes: int | None = None
-    """Of the GPU with the least room, with the engine loaded and used."""
-
-    def disturbance(self) -> str:
-        """Who else used the engine or the GPU, in words; empty when no one did."""
-        if self.foreign_tokens:
-            return f"the engine generated {self.foreign_tokens} tokens for other clients"
-        if self.gpu_before is not None and self.gpu_before > BUSY_GPU:
-            return f"the GPU was {percent(self.gpu_before)} busy before anything was asked"
-        return ""
-
-
 def boot_seconds(boots: Sequence[Boot]) -> float | None:
     """What one boot more will take, by those that were made; None before the first.
 
@@ -72,17 +52,16 @@ def left_s(boots: Sequence[Boot], restarts: int, elapsed_s: float) -> float | No
     return max(0.0, each - elapsed_s) + (more - 1) * each if more else 0.0
 
 
-class UnmeasuredError(SpecdashError):
-    """The engine was up and could not be measured."""
-
-
 class MeasuredBoot(Struct, frozen=True):
     """One boot, as it was measured."""
 
     samples: tuple[BenchSample, ...]
-    seen: Surroundings = field(default_factory=Surroundings)
     problem: str = ""
     """Why it is not complete; empty when it is."""
+    disturbed: str = ""
+    """Who else used the engine or the GPU meanwhile, in words; empty when no one is known to have."""
+    memory_free_bytes: int | None = None
+    """Of the GPU with the least room, with the engine loaded and used."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -118,11 +97,11 @@ class Measurer:
 
         run = measure(place, self.prompts, replace(self._options, log=place.log), count, stop=self._stop)
         after = self._gpus.look() if self._gpus is not None else None
-        seen = Surroundings(
-            foreign_tokens=foreign_tokens(run, before, counters_told(place.client(_ANSWER_S))),
-            gpu_before=gpus.utilisation if gpus is not None else None,
-            memory_free_bytes=after.free_bytes if after is not None else None,
-        )
+        disturbed = ""
+        if others := foreign_tokens(run, before, counters_told(place.client(_ANSWER_S))):
+            disturbed = f"the engine generated {others} tokens for other clients"
+        elif gpus is not None and (gpus.utilisation or 0.0) > BUSY_GPU:
+            disturbed = f"the GPU was {percent(gpus.utilisation)} busy before anything was asked"
         # Requests whose figures cannot be are left out.
         good, failed = usable(run.samples), [sample for sample in run.samples if sample.failed]
         problem = ""
@@ -134,7 +113,8 @@ class Measurer:
             problem = "no request gave figures that can be"
         elif not run.complete:
             problem = "not all requests were asked"
-        return MeasuredBoot((*good, *failed), seen, problem)
+        free = after.free_bytes if after is not None else None
+        return MeasuredBoot((*good, *failed), problem, disturbed, free)
 
 
 def foreign_tokens(run: MeasuredRun, before: Counters | None, after: Counters | None) -> int | None:
@@ -180,7 +160,7 @@ class Limits(Struct, frozen=True):
 
     def memory(self, measured: MeasuredBoot) -> str:
         """By how much too little memory a boot leaves free, in words; empty when it leaves enough."""
-        free = measured.seen.memory_free_bytes
+        free = measured.memory_free_bytes
         if self.free_mib is not None and free is not None and free < self.free_mib * MIB:
             return f"only {size(free)} of GPU memory are free ({size(self.free_mib * MIB)} wanted)"
         return ""

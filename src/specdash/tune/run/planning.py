@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from specdash.bench.load.samples import MeasureOptions, WorkloadPrompt, length
+from specdash.bench.load.samples import MeasureOptions, WorkloadPrompt
 from specdash.bench.load.workloads import bundled, read_prompts
 from specdash.core.changes import ApplyOutcome
 from specdash.core.errors import InputError, UsageError
@@ -61,8 +61,7 @@ def asked_of(options: TuneOptions, room: int | None) -> BootPrompts:
         chosen = tuple(prompt for prompts in own.values() for prompt in _spread(prompts, options.each))
         if len(chosen) < len(found):
             notes.append(f"{len(chosen)} of {len(found)} prompts, {options.each} of a class")
-    kept, left_out = fitting(chosen, options.tokens, room)
-    return BootPrompts(kept, workload_of((prompt.kind for prompt in kept), shares), words, (*notes, *left_out))
+    return BootPrompts(chosen, workload_of((prompt.kind for prompt in chosen), shares), words, tuple(notes))
 
 
 def _spread(items: Sequence[T], most: int) -> list[T]:
@@ -94,44 +93,6 @@ def _from_transcript(path: str, tokens: int, room: int | None) -> BootPrompts:
 
 CHARACTERS_A_TOKEN = 3
 """Of a prompt, on the safe side: most have more."""
-_MOST_NAMED = 3
-
-
-def fitting(
-    prompts: Sequence[WorkloadPrompt], tokens: int, room: int | None
-) -> tuple[tuple[WorkloadPrompt, ...], tuple[str, ...]]:
-    """The prompts that fit into a slot of `room` tokens, answer and all, and what to report of the others; known before
-    anything is restarted. Raises `UsageError` where no prompt of a class fits."""
-
-    def fits(prompt: WorkloadPrompt) -> bool:
-        answer = length(prompt, MeasureOptions(max_tokens=tokens))
-        return room is None or _characters(prompt) // CHARACTERS_A_TOKEN + answer <= room
-
-    kept = tuple(prompt for prompt in prompts if fits(prompt))
-    if lost := {prompt.kind for prompt in prompts} - {prompt.kind for prompt in kept}:
-        raise UsageError(
-            f"no prompt of class {' or '.join(sorted(lost))} fits into a slot of {room} tokens; ask for shorter "
-            "answers with --tokens, for other prompts with --prompts, or give slots more context: a larger "
-            "LLAMA_CTX_SIZE, or a smaller LLAMA_PARALLEL"
-        )
-    long = [prompt.id for prompt in prompts if prompt not in kept]
-    named = ", ".join(long[:_MOST_NAMED]) + (", …" if len(long) > _MOST_NAMED else "")
-    left_out = f"{len(long)} prompts are left out, as they do not fit into a slot of {room} tokens: {named}"
-    return kept, (left_out,) if long else ()
-
-
-def _characters(prompt: WorkloadPrompt) -> int:
-    contents = [message.get("content") for message in prompt.messages]
-    texts = [
-        part.get("text")
-        for content in contents
-        if isinstance(content, list)
-        for part in content
-        if isinstance(part, dict)
-    ]
-    return sum(len(content) for content in (*contents, *texts) if isinstance(content, str))
-
-
 _APPLIES = 20
 
 

@@ -138,15 +138,6 @@ def excluded_points(boots: Sequence[Boot]) -> dict[Point, str]:
     return {boot.result.point: boot.excluded for boot in boots if boot.excluded}
 
 
-def exclusion_words(boots: Sequence[Boot]) -> str:
-    """What limits took out of the choice, each point with its fastest speed; empty where that is nothing."""
-    found = []
-    for point, limit in excluded_points(boots).items():
-        speeds = [boot.speed for boot in boots if boot.result.point == point and boot.speed is not None]
-        found.append(f"{point.name}{f', {max(speeds):.4g}' if speeds else ''} ({limit})")
-    return f"ruled out by a limit: {'; '.join(found)}" if found else ""
-
-
 class TuneStep(StrEnum):
     """What is done now."""
 
