@@ -1,13 +1,10 @@
 """`specdash tune` as an operator uses it: on engines of its own, and on a service under the supervisor."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,12 @@ import psutil
 import pytest
 
 from specdash.backend import demo
+from specdash.control.change import await_trial_end
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
 from specdash.core.paths import tune_runs_dir
-from specdash.tune.run.status import CurrentStep, Ending, RunState, TuneRun, newest_run
+from specdash.system import files
+from specdash.tune.run.status import Ending, RunState, TuneRun, newest_run
 from support.deployment import Rig
 from support.engines import llama_server_binary, write_env
 from support.outside import say
@@ -88,13 +87,12 @@ def test_without_a_service_nothing_can_be_tuned() -> None:
     assert "no backend to change" in err
 
 
-def test_before_the_first_run_there_is_nothing_to_tell_to_resume_or_to_abort() -> None:
+def test_before_the_first_run_there_is_nothing_to_tell() -> None:
     assert say("tune", "--status") == (ExitCode.OK, "nothing was tuned yet\n", "")
     assert say("tune", "--status", "--json") == (ExitCode.OK, "null\n", "")
-    code, _, err = say("tune", "--resume", "--yes")
-    assert (code, "no run of `specdash tune` to go on with" in err) == (ExitCode.BAD_INPUT, True)
-    code, out, _ = say("tune", "--abort")
-    assert (code, "no run was cut short" in out) == (ExitCode.OK, True)
+    for option in ("--resume", "--abort", "--no-check", "--allow-warnings"):
+        code, _, err = say("tune", option)
+        assert (code, f"{option} was removed: " in err) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize(
@@ -146,26 +144,19 @@ def test_nobody_is_asked_where_there_is_no_terminal(tmp_path: Path) -> None:
 
 
 @beside
-def test_a_small_tune_with_known_acceptance_ends_with_a_report(tmp_path: Path) -> None:
-    """Hardly anything is accepted beyond the first token, so that long drafts only cost time."""
-    rates = ",".join(["0.9", "0.01", *["0"] * 10])
-    env = own_env(tmp_path, LLAMA_DRAFT_MAX="12", LLAMA_EXTRA_ARGS=f"--spec-synth-rates {rates}")
+def test_a_small_tune_ends_with_a_report(tmp_path: Path) -> None:
+    env = own_env(tmp_path, LLAMA_DRAFT_MAX="12")
     done = tune("--beside", "--env-file", str(env), *SMALL, "--restarts", "3")
     assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
     run = run_of()
     assert run.state is RunState.FINISHED
     assert [boot.result.failure for boot in run.boots] == [""] * len(run.boots)
-    for boot in run.boots:
-        beyond = [sum(prompt.accepted_per_position[1:]) for prompt in boot.result.prompts]
-        assert sum(beyond) <= 0.05 * sum(prompt.steps for prompt in boot.result.prompts)
-    assert "makes every text garbage" in done.stderr
     assert f"{len(run.boots)} of 3" in done.stderr
     told = json.loads((Path(run.directory) / "report.json").read_text())
     assert len(told["boots"]) == len(run.boots)
     outcome = run.end.outcome if run.end is not None else None
     assert outcome is not None
-    if outcome.improved:
-        assert (outcome.chosen.n_max or 0) < 12
+    assert outcome.improved is (done.returncode == ExitCode.OK)
 
 
 @beside
@@ -201,9 +192,8 @@ def test_nothing_of_engines_beside_outlives_a_run_that_is_killed(tmp_path: Path)
 
 
 @beside
-def test_ctrl_c_keeps_what_was_measured_and_a_resume_goes_on_with_it(tmp_path: Path) -> None:
-    env = own_env(tmp_path)
-    words = ("--beside", "--env-file", str(env), *SMALL, "--restarts", "3", "--no-check")
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    words = ("--beside", "--env-file", str(own_env(tmp_path)), *SMALL, "--restarts", "3")
     process = subprocess.Popen(
         [sys.executable, "-m", "specdash", "tune", *words], stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
     )
@@ -215,18 +205,7 @@ def test_ctrl_c_keeps_what_was_measured_and_a_resume_goes_on_with_it(tmp_path: P
     first = run_of()
     assert first.end is not None
     assert first.end.ending is Ending.STOPPED
-    env.write_text(env.read_text().replace("8192", "4096"))
-    refused = tune("--resume", "--yes")
-    assert refused.returncode == ExitCode.REFUSED
-    assert "LLAMA_CTX_SIZE was changed" in refused.stderr
-    env.write_text(env.read_text().replace("4096", "8192"))
-    done = tune("--resume", "--yes")
-    assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
-    both = run_of()
-    assert both.directory == first.directory
-    assert both.heads == 2
-    assert len(both.boots) == 3
-    assert [boot.at for boot in both.boots[: len(first.boots)]] == [boot.at for boot in first.boots]
+    assert "stopped: nothing is recommended" in (Path(first.directory) / "report.md").read_text()
 
 
 def measured_boots(env: dict[str, str] | None = None) -> int:
@@ -237,7 +216,7 @@ def measured_boots(env: dict[str, str] | None = None) -> int:
 @on_service
 def test_the_service_ends_as_it_was_and_every_boot_was_an_ordinary_apply(rig: Rig) -> None:
     before = rig.file().read_bytes()
-    done = rig.command("tune", *SMALL, "--restarts", "3", "--no-check", timeout=240)
+    done = rig.command("tune", *SMALL, "--restarts", "3", timeout=240)
     assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
     rig.assert_settled(version=before)
     run = run_of(rig.env)
@@ -254,9 +233,8 @@ def test_the_service_ends_as_it_was_and_every_boot_was_an_ordinary_apply(rig: Ri
 
 @on_service
 def test_what_is_better_is_applied_where_that_was_wanted(rig: Rig) -> None:
-    """Drafts of which nothing is accepted, and an alternative that is far better: without drafts."""
-    words = "LLAMA_DRAFT_MAX=16", "LLAMA_EXTRA_ARGS=--spec-synth-len 1"
-    assert rig.command("apply", "--yes", *words).returncode == ExitCode.OK
+    """Drafts that are far too long for what is accepted of them."""
+    assert rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=16").returncode == ExitCode.OK
     done = rig.command("tune", *SMALL, "--restarts", "6", "--apply", timeout=280)
     assert done.returncode == ExitCode.OK, done.stderr
     run = run_of(rig.env)
@@ -269,61 +247,21 @@ def test_what_is_better_is_applied_where_that_was_wanted(rig: Rig) -> None:
 
 
 @on_service
-def test_a_killed_run_is_aborted_with_the_settings_as_they_were(rig: Rig) -> None:
+def test_after_a_killed_run_the_settings_are_as_they_were(rig: Rig) -> None:
     """The runner puts the settings back by itself: `test_bench_ab.py`, as for any trial."""
     before = rig.file().read_bytes()
-    process = rig.start_command("tune", *SMALL, "--restarts", "3", "--no-check")
+    process = rig.start_command("tune", *SMALL, "--restarts", "3")
     until(lambda: run_is_of(rig, process.pid) and measured_boots(rig.env) >= 2, 120)
     process.kill()
     process.communicate(timeout=10)
     assert run_of(rig.env).state is RunState.CUT_SHORT
-    done = rig.command("tune", "--abort")
-    assert done.returncode == ExitCode.OK, done.stderr
+    await_trial_end(rig.env)
+    # It may have been killed while it wrote down what goes on.
+    files.sweep(Path(run_of(rig.env).directory))
     rig.assert_settled(version=before)
-    assert run_of(rig.env).state is RunState.STOPPED
+    assert rig.command("tune", "--status").stdout.startswith("cut short: ")
 
 
 def run_is_of(rig: Rig, pid: int) -> bool:
     found = newest_run(rig.env)
     return found is not None and found.head.pid == pid
-
-
-@contextlib.contextmanager
-def users(rig: Rig, count: int) -> Iterator[None]:
-    """Clients that ask all the time."""
-    ended = threading.Event()
-
-    def asking() -> None:
-        while not ended.is_set():
-            with contextlib.suppress(OSError):
-                rig.ask()
-
-    clients = [threading.Thread(target=asking, daemon=True) for _ in range(count)]
-    for client in clients:
-        client.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for client in clients:
-            client.join(40)
-
-
-def now_of(rig: Rig) -> CurrentStep | None:
-    return run_of(rig.env).now
-
-
-@on_service
-def test_who_waits_at_the_proxy_during_a_restart_is_told(rig: Rig) -> None:
-    before = rig.file().read_bytes()
-    process = rig.start_command("tune", *SMALL, "--restarts", "12", "--no-check")
-    until(lambda: run_is_of(rig, process.pid), 60)
-    try:
-        with users(rig, 3):
-            until(lambda: ((now := now_of(rig)) is not None and bool(now.held)) or process.poll() is not None, 120)
-            said = rig.command("tune", "--status").stdout
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert "at the proxy" in said
-    rig.assert_settled(version=before)

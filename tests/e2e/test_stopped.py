@@ -19,7 +19,7 @@ LONGEST_S = 6.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TRIES = {"tune": 2, "ab": 1}
 COMMANDS = {
-    "tune": ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--restarts", "6", "--no-check"),
+    "tune": ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--restarts", "6"),
     "ab": ("bench", "ab", "none", "current", "--service", "--yes", "--rounds", "4", "--each", "1", "--max-tokens", "8"),
 }
 

@@ -18,7 +18,7 @@ from specdash.insight.state import TargetState
 from support.deployment import Rig, running_deployment
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
-TUNE = ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--ttft", "100", "--no-check")
+TUNE = ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--ttft", "100")
 
 
 class Heard:

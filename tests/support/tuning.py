@@ -17,9 +17,10 @@ from specdash.tune.model.problem import (
     WorkloadShares,
     mixture_speed,
 )
-from specdash.tune.run.loop import Loop, LoopParts, Texts
-from specdash.tune.run.measuring import MeasuredBoot, Surroundings
-from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunHead, RunPlan
+from specdash.tune.model.tuner import SpecTuner
+from specdash.tune.run.loop import Loop
+from specdash.tune.run.measuring import MeasuredBoot
+from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunHead, RunPlan, TuneRunRecord
 
 START = Point(("draft-simple",), n_max=3, p_min=0.0)
 FAST = Point(("draft-simple",), n_max=6, p_min=0.0)
@@ -36,20 +37,19 @@ def samples(speed: float, *, ttft_s: float = 0.1, drafted: int = 90) -> tuple[Be
     return tuple(
         BenchSample(
             f"{kind}-{number}", kind, 0, 0.0, 0.0, ttft_s, ttft_s + seconds, prompt_tokens=50, cached_tokens=0,
-            prompt_ms=90.0, predicted_tokens=101, predicted_ms=seconds * 1000, drafted=drafted, accepted=60, steps=40,
-            accepted_per_position=(35, 25),
+            prompt_ms=90.0, predicted_tokens=101, predicted_ms=seconds * 1000, drafted=drafted, accepted=60,
         )
         for kind in KINDS
         for number in range(2)
     )  # fmt: skip
 
 
-class InTurn:
+class InTurn(SpecTuner):
     """A tuner that boots the start, then every other point, then the best again, and keeps the best."""
 
     def __init__(self, task: Task, points: tuple[Point, ...] = POINTS) -> None:
-        self.task, self.left = task, [task.start, *(point for point in points if point != task.start)]
-        self.results: list[BootResult] = []
+        super().__init__(task)
+        self.left = [task.start, *(point for point in points if point != task.start)]
 
     def ask(self) -> NextBoot | None:
         return NextBoot(self.left[0], Stage.EXPLORE, "next") if self.left else None
@@ -57,7 +57,7 @@ class InTurn:
     def tell(self, result: BootResult) -> None:
         # What is asked beyond its list is a boot that has to decide.
         assert not self.left or result.point == self.left.pop(0)
-        self.results.append(result)
+        super().tell(result)
 
     def outcome(self) -> TuneOutcome:
         failed = {result.point for result in self.results if result.failure}
@@ -108,15 +108,14 @@ def by_name(name: str) -> Point:
     return next(point for point in POINTS if point.name == name)
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(TuneRunRecord):
     """A record in memory. `fails` is the number of the write that fails."""
 
-    events: list[RunHead | Boot | RunEnd] = field(default_factory=list)
-    nows: list[CurrentStep] = field(default_factory=list)
-    samples: list[tuple[int, MeasuredBoot, str]] = field(default_factory=list)
-    fails: dict[int, BaseException] = field(default_factory=dict)
-    writes: int = 0
+    def __init__(self) -> None:
+        self.events: list[RunHead | Boot | RunEnd] = []
+        self.nows: list[CurrentStep] = []
+        self.fails: dict[int, BaseException] = {}
+        self.writes = 0
 
     def add(self, event: RunHead | Boot | RunEnd) -> None:
         self._written()
@@ -125,10 +124,6 @@ class Kept:
     def tell(self, now: CurrentStep) -> None:
         self._written()
         self.nows.append(now)
-
-    def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
-        self._written()
-        self.samples.append((number, measured, discarded))
 
     def _written(self) -> None:
         self.writes += 1
@@ -140,14 +135,14 @@ class Watcher:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.boots: list[tuple[Boot, bool]] = []
+        self.boots: list[Boot] = []
         self.thrown: list[str] = []
 
     def now(self, now: CurrentStep) -> None:
         """Nothing to keep."""
 
-    def booted(self, boot: Boot, again: bool) -> None:
-        self.boots.append((boot, again))
+    def booted(self, boot: Boot) -> None:
+        self.boots.append(boot)
 
     def discarded(self, why: str) -> None:
         self.thrown.append(why)
@@ -165,8 +160,6 @@ class Scene:
     measured: dict[int, Callable[[], MeasuredBoot]] = field(default_factory=dict)
     """By number of the measurement, from 1, instead of the usual."""
     measurements: int = 0
-    verify: Callable[[Point, Callable[[str], None]], Texts] | None = None
-    gear: dict[str, Any] = field(default_factory=dict)
     tuner: Any = None
 
     def measure(self, place: EngineAddress, on_done: Callable[[int, int], None]) -> MeasuredBoot:
@@ -177,24 +170,24 @@ class Scene:
         drafted = 90 if self.bed.point.types else 0
         return MeasuredBoot(samples(SPEEDS[self.bed.point], drafted=drafted))
 
-    def loop(self, earlier: tuple[Boot, ...] = (), **more: Any) -> Loop:
+    def loop(self, **more: Any) -> Loop:
         task = Task(POINTS, START, WORKLOAD, self.budget)
-        gear = LoopParts(
-            tuner=self.tuner or InTurn(task, self.points),
-            bed=self.bed,
-            measure=self.measure,
-            configure=lambda point: {"POINT": point.name},
-            record=self.record,
-            observer=self.watcher,
-            verify=self.verify,
-            **self.gear,
+        return Loop(
+            task,
+            RunPlan("the test", start=START, workload=WORKLOAD),
+            self.tuner or InTurn(task, self.points),
+            self.bed,
+            self.measure,
+            lambda point: {"POINT": point.name},
+            self.record,
+            self.watcher,
+            **more,
         )
-        return Loop(task, RunPlan("the test", start=START, workload=WORKLOAD), gear, earlier, **more)
 
 
 def disturbed(speed: float = 20.0) -> MeasuredBoot:
     """A boot during which somebody else used the engine."""
-    return MeasuredBoot(samples(speed), seen=Surroundings(foreign_tokens=17))
+    return MeasuredBoot(samples(speed), disturbed="the engine generated 17 tokens for other clients")
 
 
 def boot_failed(words: str = "out of memory") -> BootFailedError:

@@ -19,15 +19,26 @@ from specdash.tune.model.problem import (
     WorkloadShares,
     mixture_speed,
 )
-from specdash.tune.run.console import NewestRun, _gains
-from specdash.tune.run.status import Boot, CurrentStep, Ending, Guess, Knob, RunEnd, RunHead, RunPlan, TuneRun, TuneStep
+from specdash.tune.run.console import NewestRun
+from specdash.tune.run.status import (
+    Boot,
+    CurrentStep,
+    Ending,
+    Knob,
+    RunEnd,
+    RunHead,
+    RunPlan,
+    TuneRun,
+    TuneStep,
+    gains_of,
+)
 
 WALL = 1_790_000_000.0
 START = Point(("draft-simple",), n_max=4)
 DEEP = Point(("draft-simple",), n_max=12)
 GATED = Point(("draft-simple",), n_max=8, p_min=0.5)
 SHORT = Point(("draft-simple",), n_max=2)
-MIXED = Point(("ngram-mod", "draft-simple"), n_max=6, ngram_max=48)
+MIXED = Point(("ngram-mod", "draft-simple"), n_max=6)
 OFF = Point()
 WORKLOAD = WorkloadShares((("coding", 0.55), ("agentic", 0.3), ("prose", 0.15)))
 PLAN = RunPlan(
@@ -62,7 +73,7 @@ def prompts(point: Point, number: int, damped: float = 1.0) -> tuple[PromptResul
             taste = 1 + 0.06 * (index - 3.5) * (factor - 1)
             speed = base * factor * boot * taste * math.exp(noise.gauss(0.0, 0.004))
             drafted = 0 if not point.types else 400
-            found.append(PromptResult(f"{kind}{index}", kind, 256, 256 / speed, drafted, int(drafted * 0.66), 110))
+            found.append(PromptResult(f"{kind}{index}", kind, 256, 256 / speed, drafted, int(drafted * 0.66)))
     return tuple(found)
 
 
@@ -105,8 +116,6 @@ NOW = CurrentStep(
     since=WALL - 96.0,
     done=14,
     total=24,
-    held=2,
-    guess=Guess(GATED, 71.4, 0.118, 0.06, 0.179),
     left_s=520.0,
 )
 IMPROVED = RunEnd(
@@ -125,7 +134,6 @@ IMPROVED = RunEnd(
     settings=CHOSEN,
     in_force="the original",
     restored=True,
-    texts="24 of 24 texts at temperature 0 are the same",
     report="/home/ops/.local/state/specdash/tune/20260921T142640Z/report.md",
 )
 NOTHING = replace(
@@ -134,7 +142,6 @@ NOTHING = replace(
         START, improved=False, restarts=12, noise=0.031, why="the best guess gained 1.4 %, and noise alone does as much"
     ),
     settings=(),
-    texts="",
 )
 
 
@@ -163,12 +170,10 @@ def failed_boots() -> tuple[Boot, ...]:
     )
 
 
-def resumed() -> TuneRun:
-    """Begun in a terminal, killed, taken up again there."""
-    tune_run = run(
-        BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, guess=None, why=BOOTS[4].why)
-    )
-    return replace(tune_run, heads=2, head=replace(tune_run.head, command="specdash tune --resume", resumed=True))
+def begun_elsewhere() -> TuneRun:
+    """Begun in a terminal, with options of its own."""
+    tune_run = run(BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, why=BOOTS[4].why))
+    return replace(tune_run, head=replace(tune_run.head, command="specdash tune --each 3"))
 
 
 SCENES: dict[str, Callable[[], TuneRun | None]] = {
@@ -176,12 +181,11 @@ SCENES: dict[str, Callable[[], TuneRun | None]] = {
     "running": lambda: run(BOOTS, NOW),
     "failing": lambda: elsewhere(
         failed_boots(), replace(NOW, number=6, step=TuneStep.RESTART, done=None, total=None,
-        detail="loading tensors 43 %",
-                                stage=Stage.EXPLORE, held=None, guess=None)),
+        stage=Stage.EXPLORE)),
     "improved": lambda: run((*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])), end=IMPROVED),
     "nothing": lambda: run(
         tuple(map(flat, (*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])))), end=NOTHING),
-    "resumed": resumed,
+    "begun_elsewhere": begun_elsewhere,
     "cut_short": lambda: run(BOOTS[:5], alive=False),
     "stopped": lambda: run(BOOTS[:5], end=RunEnd(WALL - 30, Ending.STOPPED, in_force="the original", restored=True)),
     "failed": lambda: run(
@@ -198,13 +202,12 @@ class FakeTuner:
     """Why there is nothing to tune."""
     refuses: str = ""
     """Why a run does not begin."""
-    on_trial: bool | None = True
     asked: list[object] = field(default_factory=list)
 
     def look(self) -> NewestRun:
         """The scene."""
         found = SCENES[self.scene]()
-        return NewestRun(found, _gains(found) if found is not None else {}, self.on_trial)
+        return NewestRun(found, gains_of(found) if found is not None else {})
 
     def plan(self, budget: Budget) -> RunPlan:
         """The plan, for this budget."""
@@ -220,18 +223,6 @@ class FakeTuner:
         self.asked.append(("start", budget))
         self.scene = "running"
         return run(BOOTS, NOW)
-
-    def resume(self) -> TuneRun:
-        """It runs again."""
-        self.asked.append("resume")
-        self.scene = "resumed"
-        return resumed()
-
-    def abort(self) -> str:
-        """It has ended, and the original is back."""
-        self.asked.append("abort")
-        self.scene = "stopped"
-        return "the run of 5 boots is ended, and the original is in force"
 
     def stop(self, tune_run: TuneRun) -> None:
         """It has stopped, and the original is back."""

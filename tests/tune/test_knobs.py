@@ -11,7 +11,7 @@ from specdash.bench.compare.beds import laid_over
 from specdash.core.errors import InputError, UsageError
 from specdash.core.speculation import SPEC_TYPES
 from specdash.tune.model.problem import Point, points_of
-from specdash.tune.run.knobs import ChainChoice, allowed_chains, configuration, point_of, settings_in_force, untunable
+from specdash.tune.run.knobs import allowed_chains, configuration, point_of, settings_in_force, untunable
 
 TARGET, DRAFT = (str(demo.bundled_model(name)) for name in (demo.TARGET_MODEL, demo.DRAFT_MODEL))
 VALUES = {"LLAMA_MODEL": TARGET, "LLAMA_DRAFT_MODEL": DRAFT}
@@ -90,15 +90,11 @@ def test_a_chain_with_a_knob_can_be_tuned(name: str) -> None:
     assert untunable((name,)) is None
 
 
-KNOWN = (
-    ChainChoice((), True, ""),
-    ChainChoice(("ngram-mod",), True, "it fits"),
-    ChainChoice(("draft-mtp",), False, "there are no such layers"),
-)
+KNOWN: dict[tuple[str, ...], str] = {("ngram-mod",): "", ("draft-mtp",): "there are no such layers"}
 
 
 def test_without_permission_only_the_types_in_force_and_none_are_tried() -> None:
-    assert allowed_chains(None, Point(("ngram-mod",), ngram_max=8), KNOWN) == (("ngram-mod",), ())
+    assert allowed_chains(None, Point(("ngram-mod",), n_max=8), KNOWN) == (("ngram-mod",), ())
 
 
 def test_all_types_that_fit_can_be_allowed_or_some() -> None:
@@ -123,38 +119,17 @@ def test_two_types_whose_knobs_are_the_same_cannot_be_told_apart() -> None:
         point_of(settings_in_force(values, {}))
 
 
-@pytest.mark.parametrize(
-    ("point", "extra"),
-    [
-        (Point(("draft-simple",), n_max=2, p_min=0.0), "--spec-synth-rates 0.8,0.4"),
-        (Point(("draft-simple",), n_max=5, p_min=0.0), "--spec-synth-rates 0.8,0.4,0.2,0.1,0.05"),
-        (Point(), ""),
-    ],
-)
-def test_synthetic_acceptance_has_a_rate_for_each_position_and_none_without_drafts(point: Point, extra: str) -> None:
-    values = {
-        **VALUES,
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MAX": "3",
-        "LLAMA_EXTRA_ARGS": "--spec-synth-rates 0.8,0.4,0.2",
-    }
-    assert laid_over(values, configuration(point, values, {})).get("LLAMA_EXTRA_ARGS", "") == extra
-
-
 STARTING_POINTS = st.builds(
     Point,
     types=st.sampled_from(CHAINS),
     n_max=st.integers(1, 64),
     n_min=st.integers(0, 8),
     p_min=st.sampled_from((0.0, 0.1, 0.5, 0.75)),
-    ngram_max=st.integers(1, 64),
-    ngram_min=st.none() | st.integers(1, 48),
-    ngram_size=st.none() | st.integers(1, 24),
 ).map(
     lambda point: Point(
         point.types,
-        *((point.n_max, point.n_min, point.p_min) if any("draft" in kind for kind in point.types) else (None,) * 3),
-        *((point.ngram_max, point.ngram_min, point.ngram_size) if "ngram" in str(point.types) else (None,) * 3),
+        *((point.n_max, point.n_min) if point.types else (None, None)),
+        point.p_min if any("draft" in kind for kind in point.types) else None,
     )
 )
 

@@ -14,7 +14,6 @@ from specdash.tune.run.status import (
     Boot,
     CurrentStep,
     Ending,
-    Guess,
     Knob,
     RunEnd,
     RunHead,
@@ -50,7 +49,7 @@ def head(pid: int | None = None, at: float = 100.0) -> RunHead:
 
 def boot(number: int, point: Point = START, failure: str = "") -> Boot:
     """A boot that ended."""
-    prompts = () if failure else (PromptResult("a", "coding", 256, 4.0, 300, 200, 90, (80, 60, 40)),)
+    prompts = () if failure else (PromptResult("a", "coding", 256, 4.0, 300, 200),)
     return Boot(
         number, Stage.EXPLORE, "it tells most", BootResult(point, prompts, failure=failure), 100.0 + number,
         settings=(("LLAMA_DRAFT_MAX", "4"),), speed=None if failure else 64.0,
@@ -62,9 +61,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     files.add(head())
     files.add(boot(1))
     files.add(boot(2, FASTER, "out of memory"))
-    now = CurrentStep(
-        103.0, TuneStep.MEASURE, 3, Stage.RACE, FASTER, "the best guess", done=3, total=24, guess=Guess(FASTER, 70.0)
-    )
+    now = CurrentStep(103.0, TuneStep.MEASURE, 3, Stage.RACE, FASTER, "both are booted in turn", done=3, total=24)
     files.tell(now)
     run = read_run(tmp_path / "run")
     assert run is not None
@@ -127,20 +124,6 @@ def test_a_run_whose_process_is_gone_was_cut_short(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run is not None
     assert run.state is RunState.CUT_SHORT
-    files.add(head(at=5.0))
-    run = read_run(tmp_path)
-    assert run is not None
-    assert (run.state, run.heads) == (RunState.RUNNING, 2)
-
-
-def test_what_went_on_before_it_was_taken_up_again_is_not_told(tmp_path: Path) -> None:
-    files = TuneRunRecord(tmp_path)
-    files.add(head(at=1.0))
-    files.tell(CurrentStep(2.0, TuneStep.MEASURE))
-    files.add(head(at=3.0))
-    run = read_run(tmp_path)
-    assert run is not None
-    assert run.now is None
 
 
 def test_a_live_run_comes_before_a_newer_one_that_ended(tmp_path: Path) -> None:

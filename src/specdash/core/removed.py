@@ -95,6 +95,13 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
         for command in ("repro-empty", "bench replay")
         for option in ("--env-file", "--engine", "--force")
     },
+    ("tune", "--abort"): "a run that is killed has nothing to end: the backend puts the original back by itself",
+    (
+        "tune",
+        "--allow-warnings",
+    ): "new warnings in the log are no limit any more: the log panel and the alerts show them",
+    ("tune", "--no-check"): "texts are not compared any more: `specdash verify --set KEY=VALUE` does that",
+    ("tune", "--resume"): "a run that was cut short has left the original in force; begin a new one",
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
     ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",

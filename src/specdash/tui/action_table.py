@@ -242,8 +242,6 @@ ACTIONS: tuple[Action, ...] = (
             tune=("all", 4)),
     _action("side", "d", "Change sides: findings or card, outcome or plan", _TUNE, "next_side",
             _ON_TUNE, _ON_TUNER, tune=("details", 3), tuner=("new run", 2)),
-    _action("resume", "C", "Continue a tuner's run that was cut short", _TUNER,
-            "resume", _ON_TUNER, armed_only=True),
     _action("tuner", "T", "Open the tuner's screen, and leave it", _TUNER, "toggle_screen('tuner')",
             overview=("tuner", 1), tune=("tuner", 3), tuner=("overview", 4)),
     _action("tuner.start", "r", "Start the tuner on the service", _TUNER, "start_run", _ON_TUNER, armed_only=True,
@@ -278,7 +276,10 @@ PANEL_ACTIONS: dict[str, tuple[str, ...]] = {
 """What works on the content of a panel that has the focus, by the panel's id."""
 
 
-REMOVED = {"jump": "tab moves the focus from panel to panel"}
+REMOVED = {
+    "jump": "tab moves the focus from panel to panel",
+    "resume": "a run of the tuner that was cut short has left the original in force; tuner.start begins a new one",
+}
 """Actions of earlier versions, each with what to use instead."""
 
 

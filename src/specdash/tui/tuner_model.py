@@ -39,8 +39,6 @@ class TunerModel(Struct):
     run: TuneRun | None = None
     gains: Mapping[int, Gain] = field(default_factory=dict)
     """Boots by number to what they gain over the start."""
-    on_trial: bool | None = None
-    """Whether the service may still run what was tried on it."""
     looked: bool = False
     """Whether there was a look at the runs."""
     plan: RunPlan | None = None
@@ -74,10 +72,10 @@ class TunerModel(Struct):
             return TunerSituation.RUN
         return TunerSituation.PLAN if self.run is None or self.wants_plan else TunerSituation.ENDED
 
-    def take(self, run: TuneRun | None, gains: Mapping[int, Gain], on_trial: bool | None = None) -> bool:
+    def take(self, run: TuneRun | None, gains: Mapping[int, Gain]) -> bool:
         """The run as it was just read; whether another one has begun, or this one ended."""
         before = (self.run.directory, self.run.state) if self.run is not None else None
-        self.run, self.gains, self.on_trial, self.looked = run, gains, on_trial, True
+        self.run, self.gains, self.looked = run, gains, True
         now = (run.directory, run.state) if run is not None else None
         if self.under_way:
             self.starting = self.wants_plan = False
@@ -108,14 +106,6 @@ def chosen_point(run: TuneRun | None) -> Point | None:
     """What the run found to be better; None where it did not, or not yet."""
     outcome = run.end.outcome if run is not None and run.end is not None else None
     return outcome.chosen if outcome is not None and outcome.improved else None
-
-
-def guessed_speed(run: TuneRun) -> float | None:
-    """What the model's best guess would do, where it has one."""
-    guess, start = run.now.guess if run.now is not None else None, start_speed(run)
-    if guess is None or guess.point == run.plan.start or guess.speed is not None:
-        return guess.speed if guess is not None else None
-    return start * (1 + guess.gain) if start is not None and guess.gain is not None else None
 
 
 def best_boot(run: TuneRun, gains: Mapping[int, Gain]) -> tuple[Boot, Gain] | None:

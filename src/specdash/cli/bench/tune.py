@@ -7,8 +7,7 @@ import shlex
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -19,27 +18,26 @@ from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undis
 from specdash.control.change import await_trial_end
 from specdash.core.changes import Role
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
-from specdash.core.errors import ConflictError, ExitCode, InputError, RefusedError, SpecdashError, UsageError
+from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.paths import tune_runs_dir
 from specdash.core.structs import json_of
-from specdash.system.text import counted, duration, file_timestamp, gain, number, percent, significant
+from specdash.system.text import duration, file_timestamp, gain, number, percent, significant, timestamp
 from specdash.tune.model.gains import gains
-from specdash.tune.run.run_report import measured_gain
-from specdash.tune.run.status import Ending, RunEnd, RunState, TuneStep, newest_run, read_run
+from specdash.tune.run.status import Ending, TuneStep, gains_of, newest_run, read_run
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from specdash.bench.compare.beds import OwnBed, ServiceBed
-    from specdash.bench.load.samples import EngineAddress
     from specdash.core.changes import ApplyProgress
-    from specdash.core.flag import Flag
-    from specdash.tune.model.problem import Point, Task, WorkloadShares
+    from specdash.tune.model.gains import Gain
+    from specdash.tune.model.problem import Point, Task
     from specdash.tune.run.loop import Loop
     from specdash.tune.run.planning import PreparedRun, TuneOptions
-    from specdash.tune.run.status import Boot, CurrentStep, TuneRun, TuneRunRecord
+    from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunPlan, TuneRun, TuneRunRecord
 
 
 # What `specdash tune` prints: the plan, a line a boot, and the end.
@@ -47,9 +45,8 @@ if TYPE_CHECKING:
 _MOST_KNOB = 60
 
 
-def plan_lines(prepared: PreparedRun) -> list[str]:
+def plan_lines(plan: RunPlan) -> list[str]:
     """What will be done, and what it costs."""
-    plan, options = prepared.plan, prepared.options
     lines = [
         f"tune {plan.service} for {plan.objective}",
         f"  now        {plan.start.name}",
@@ -60,19 +57,16 @@ def plan_lines(prepared: PreparedRun) -> list[str]:
         lines.append(f"             {knob.key}: {values}")
     shares = ", ".join(f"{kind} {percent(share)}" for kind, share in plan.workload.shares if share)
     lines += [
-        f"  asked      {plan.prompts} prompts in every boot, answers of up to {options.tokens} tokens ({shares})",
+        f"  asked      {plan.prompts} prompts in every boot ({shares})",
         f"             {plan.workload_words}",
         *(f"  limit      {limit}" for limit in plan.limits),
         f"  worth it   from a gain of {percent(plan.least_gain)} on, surely above 0",
     ]
     minutes = f" or {plan.budget.minutes:g} min" if plan.budget.minutes is not None else ""
     lines.append(f"  budget     {plan.budget.restarts} restarts{minutes}")
-    if options.check_texts and not prepared.synthetic:
-        lines.append("             and 2 to 4 more at the end, to compare texts, if something better was found")
     if plan.downtime_s:
         lines.append(f"  downtime   about {duration(plan.downtime_s)} in all; clients of the proxy wait meanwhile")
-    lines += [f"  note       {note}" for note in plan.notes]
-    return lines
+    return [*lines, *(f"  note       {note}" for note in plan.notes)]
 
 
 class TunePrinter:
@@ -100,11 +94,6 @@ class TunePrinter:
     def end(self) -> None:
         self._progress.end()
 
-    def detail(self, words: str) -> None:
-        """What the present step waits for."""
-        if words:
-            self._progress.show(len(self._boots), words)
-
     def progress(self, reported: ApplyProgress) -> None:
         """A step of an apply."""
         point = f" {self._now.point.name}" if self._now is not None and self._now.point is not None else ""
@@ -118,20 +107,20 @@ class TunePrinter:
             done += now.done / now.total
         total = self._task.budget.restarts if self._task is not None else 0
         number = f"{now.number} of {total} " if now.number is not None else ""
-        words = f"{number}{now.point.name if now.point is not None else ''}: {now.detail or now.step}"
+        words = f"{number}{now.point.name if now.point is not None else ''}: {now.step}"
         self._progress.show(done, words, now.left_s)
 
-    def booted(self, boot: Boot, again: bool) -> None:
+    def booted(self, boot: Boot) -> None:
         self._boots.append(boot)
-        if not again and self._task is not None:
-            task = self._task
-            self.text([boot_line(boot, self._boots, task.start, task.workload, task.budget.restarts)])
+        if self._task is not None:
+            known = gains([each.result for each in self._boots], self._task.start, self._task.workload)
+            self.text([boot_line(boot, known[-1], self._task.budget.restarts)])
 
     def discarded(self, why: str) -> None:
         self.say(f"discarded, and done again: {why}")
 
 
-def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: WorkloadShares, total: int) -> str:
+def boot_line(boot: Boot, known: Gain | None, total: int) -> str:
     """One boot: its number, point, speed, what that is beside the start, and why it was made."""
     head = f"{boot.number:3} of {total}  {boot.result.point.name:<34}"
     why = f"  ({boot.stage}{f': {boot.why}' if boot.why else ''})"
@@ -140,131 +129,103 @@ def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: Workloa
     if boot.result.failure:
         return f"{head}  not usable: {boot.result.failure}{why}"
     speed = significant(boot.speed) if boot.speed is not None and boot.speed < 10 else number(boot.speed, 1)
-    known = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
-    beside = "the start" if boot.result.point == start else ""
-    if known is not None:
-        beside = gain(known.gain, known.low, known.high)
+    beside = gain(known.gain, known.low, known.high) if known is not None else ""
     return f"{head}{speed:>8} tok/s  {beside:<24}{why}"
 
 
-def ending_lines(end: RunEnd, prepared: PreparedRun, directory: Path) -> list[str]:
+def run_lines(run: TuneRun) -> list[str]:
+    """The boots, and how it ended, with the evidence and what to do now."""
+    plan, known = run.plan, gains_of(run)
+    lines = []
+    for boot in run.boots:
+        lines += [f"discarded: {why}" for why in boot.discarded]
+        lines.append(boot_line(boot, known.get(boot.number), plan.budget.restarts))
+    return [*lines, "", *ending_lines(run)]
+
+
+def ending_lines(run: TuneRun) -> list[str]:
     """How it ended, with the evidence, and what to do now."""
+    end, now = run.end, run.now
+    if end is None and run.alive and now is not None:
+        point = f" {now.point.name}" if now.point is not None else ""
+        left = f", {duration(now.left_s)} left" if now.left_s is not None else ""
+        return [f"now: {now.step}{point}{left}"]
+    if end is None:
+        return [] if run.alive else ["its process is gone, and the backend puts the original back by itself"]
     outcome = end.outcome
-    lines = [""]
-    if end.ending is Ending.STOPPED:
-        left = (
-            "the service was left alone" if prepared.options.beside else f"{prepared.plan.service} runs {end.in_force}"
-        )
-        lines.append(f"stopped; {left}, and what was measured is kept")
-        lines.append(f"  go on with `specdash tune --resume {shlex.quote(str(directory))}`")
+    lines = []
+    if end.error:
+        lines.append(f"failed: {end.error}")
+    elif end.ending is Ending.STOPPED:
+        lines.append("stopped: nothing is recommended, and what was measured is kept")
     elif outcome is not None and outcome.improved:
         lines.append(f"better: {outcome.chosen.name}, {gain(outcome.gain, outcome.low, outcome.high)}")
-        run = read_run(directory)
-        measured = measured_gain(run, outcome.chosen) if run is not None else None
-        if measured is not None:
-            lines.append(f"  measured  {gain(measured.gain, measured.low, measured.high)} by its own boots alone")
         lines += [f"  {key}={value}" if value else f"  {key} unset" for key, value in end.settings]
-        lines.append(f"  texts     {end.texts or 'not compared'}")
-        lines.append(f"  apply it  {apply_command(end.settings)}")
+        words = [shlex.quote(f"{key}={value}") if value else f"--unset {key}" for key, value in end.settings]
+        lines.append(f"  apply it  {' '.join(['specdash apply', *words])}")
         if any(MASK in value for _, value in end.settings):
             lines.append(f"            where {MASK} stands for your key; `specdash tune --apply` knows it")
     elif outcome is not None:
-        lines.append(f"no improvement found; {prepared.plan.start.name} stays in force")
+        lines.append(f"no improvement found; {run.plan.start.name} stays in force")
         if outcome.gain:
             lines.append(f"  the best other point: {gain(outcome.gain, outcome.low, outcome.high)}")
     if outcome is not None and outcome.why:
         lines.append(f"  because   {outcome.why}")
     if outcome is not None and outcome.noise is not None:
         lines.append(f"  noise     the same settings differ by {outcome.noise_words} from boot to boot")
-    return [*lines, f"  report    {directory / 'report.md'}"]
+    return [*lines, f"  in force  {end.in_force or 'unknown'}", f"  report    {end.report}"]
 
 
-def apply_command(settings: Iterable[tuple[str, str]]) -> str:
-    """The ordinary apply of these settings."""
-    words = [shlex.quote(f"{key}={value}") if value else f"--unset {key}" for key, value in settings]
-    return " ".join(["specdash apply", *words])
+def report_words(run: TuneRun) -> str:
+    """The report for people: what is printed of a run."""
+    when = timestamp(run.head.at, seconds=False, utc=True)
+    lines = [*plan_lines(run.plan), "", *run_lines(run)]
+    return "\n".join([f"# Tuning {run.plan.service}, {when}", "", "```", *lines, "```", ""])
 
 
 def status(*, as_json: bool) -> int:
     """How the newest run stands; 0 also when there is none."""
     run = newest_run(os.environ)
-    document = None if run is None else {**json_of(run), "state": str(run.state)}
-    print_answer(document, status_lines(run) if run is not None else "nothing was tuned yet", as_json=as_json)
+    if run is None:
+        print_answer(None, "nothing was tuned yet", as_json=as_json)
+        return ExitCode.OK
+    spent = f"{len(run.boots)} of {run.plan.budget.restarts} restarts"
+    lines = [f"{run.state}: {run.plan.service}, {spent}  ({run.directory})", *run_lines(run)]
+    print_answer({**json_of(run), "state": str(run.state)}, lines, as_json=as_json)
     return ExitCode.OK
 
 
-def status_lines(run: TuneRun) -> list[str]:
-    plan = run.plan
-    lines = [f"{run.state}: {plan.service}, {len(run.boots)} of {plan.budget.restarts} restarts  ({run.directory})"]
-    lines += [boot_line(boot, run.boots, plan.start, plan.workload, plan.budget.restarts) for boot in run.boots]
-    if run.now is not None and run.alive:
-        point = f" {run.now.point.name}" if run.now.point is not None else ""
-        left = f", {duration(run.now.left_s)} left" if run.now.left_s is not None else ""
-        lines.append(f"now: {run.now.step}{point}{f': {run.now.detail}' if run.now.detail else ''}{left}")
-        if run.now.held is not None:
-            lines.append(f"     {counted(run.now.held, 'request waits', 'requests wait')} at the proxy")
-    if run.end is not None:
-        outcome = run.end.outcome
-        if run.end.error:
-            lines.append(f"ended: {run.end.error}")
-        if outcome is not None and outcome.improved:
-            lines.append(f"better: {outcome.chosen.name}, {gain(outcome.gain, outcome.low, outcome.high)}")
-            lines.append(f"  {apply_command(run.end.settings)}")
-        elif outcome is not None and run.end.ending is Ending.FINISHED:
-            lines.append("no improvement found")
-        lines.append(f"in force: {run.end.in_force or 'unknown'}")
-    if run.state is RunState.CUT_SHORT:
-        lines.append("go on with `specdash tune --resume`, or end it with `specdash tune --abort`")
-    return lines
-
-
 class TuneCommand:
-    """One run, new or taken up again: prepare, show, ask, run, report, and apply where that is wanted."""
+    """One run: prepare, show, ask, run, report, and apply where that is wanted."""
 
     def __init__(self, args: argparse.Namespace, options: TuneOptions, env: Mapping[str, str]) -> None:
-        from specdash.collect.gpu import GpuLooks
-
         self._args, self._options, self._env = args, options, env
         self._printer = TunePrinter(quiet=args.json)
-        self._gpus = GpuLooks()
         self._deployment, self._apply_options = deployment_of(args)
-        self._earlier: TuneRun | None = None
 
     def run(self) -> int:
         """Everything; the exit code."""
-        from specdash.tune.run.planning import options_of, prepare
-        from specdash.tune.run.status import RunPlan, changed, read_setup
+        from specdash.tune.run.planning import prepare
+        from specdash.tune.run.status import RunPlan
 
         args, printer = self._args, self._printer
-        if args.resume is not None:
-            self._earlier = _cut_short(Path(args.resume) if args.resume else None, self._env)
-            setup = read_setup(Path(self._earlier.directory))
-            self._options = options_of(setup.options)
         with self._bed() as bed:
-            place = self._place(bed)
             try:
-                prepared = prepare(self._options, bed.values, bed.words, place, self._gpus, self._env)
+                prepared = prepare(self._options, bed.values, bed.words, self._served_at(bed), self._env)
             except UsageError as error:
                 if not (args.dry_run and args.json):
                     raise
                 print_json(json_of(RunPlan(bed.words, problem=str(error))))
                 return error.exit_code
             if args.dry_run:
-                print_answer(json_of(prepared.plan), plan_lines(prepared), as_json=args.json)
+                print_answer(json_of(prepared.plan), plan_lines(prepared.plan), as_json=args.json)
                 return ExitCode.OK
-            earlier = self._earlier
-            if earlier is not None and (lines := changed(setup.fingerprint, prepared.fingerprint)):
-                raise RefusedError(
-                    f"{earlier.directory} measured something else: {'; '.join(lines)}; begin a new run, or undo that"
-                )
-            printer.text(plan_lines(prepared))
-            if earlier is not None:
-                printer.say(f"{len(earlier.boots)} boots were measured already, in {earlier.directory}")
+            printer.text(plan_lines(prepared.plan))
             restarts = f"Restart {prepared.plan.service} up to {prepared.plan.budget.restarts} times, and measure?"
             if not confirm("Begin?" if self._options.beside else restarts, args.yes, "tune"):
                 printer.say("nothing was touched")
                 return ExitCode.OK
-            return self._carried_out(bed, place, prepared)
+            return self._carried_out(bed, prepared)
 
     @contextmanager
     def _bed(self) -> Iterator[ServiceBed | OwnBed]:
@@ -295,29 +256,43 @@ class TuneCommand:
             file = options.env_file or str(service.env_file if service is not None else backend_env_file(env))
             yield OwnBed(file, logs, engine=options.engine, force=options.force, env=env)
 
-    def _place(self, bed: ServiceBed | OwnBed) -> EngineAddress | None:
+    def _served_at(self, bed: ServiceBed | OwnBed) -> str:
         """Where the service answers, if it does."""
         from specdash.backend.auto import settings_of
-        from specdash.backend.start_check import healthy, server_key
-        from specdash.bench.load.samples import EngineAddress
+        from specdash.backend.start_check import healthy
 
-        settings = settings_of(bed.values, self._env)
-        place = EngineAddress(settings.url, server_key(settings), log=settings.log_path(self._env))
-        return place if healthy(settings.url) else None
+        url = settings_of(bed.values, self._env).url
+        return url if healthy(url) else ""
 
-    def _carried_out(self, bed: ServiceBed | OwnBed, place: EngineAddress | None, prepared: PreparedRun) -> int:
+    def _carried_out(self, bed: ServiceBed | OwnBed, prepared: PreparedRun) -> int:
+        from specdash.collect.gpu import GpuLooks
+        from specdash.tune.model.tuner import SpecTuner
+        from specdash.tune.run.knobs import configuration
+        from specdash.tune.run.loop import REPEATS, Loop
+        from specdash.tune.run.measuring import Measurer
         from specdash.tune.run.run_report import write_report
-        from specdash.tune.run.status import Setup, TuneRunRecord
+        from specdash.tune.run.status import TuneRunRecord
 
-        directory = Path(self._earlier.directory) if self._earlier is not None else _new_directory(self._env)
-        record = TuneRunRecord(directory)
-        if self._earlier is None:
-            record.write_setup(Setup(json_of(prepared.options), prepared.fingerprint))
+        record = TuneRunRecord(_new_directory(self._env))
         loop: Loop | None = None
         self._printer.begin(prepared)
         try:
             with stopped_by_signals() as run:
-                loop = self._loop(bed, place, prepared, record, run.asked)
+                loop = Loop(
+                    prepared.task,
+                    prepared.plan,
+                    SpecTuner(prepared.task),
+                    bed,
+                    Measurer(prepared.prompts, prepared.measure, GpuLooks(), run.asked),
+                    lambda point: configuration(point, bed.values, self._env),
+                    record,
+                    self._printer,
+                    limits=prepared.limits,
+                    repeats=0 if self._options.busy_ok else REPEATS,
+                    stop=run.asked,
+                    command=" ".join(["specdash", *sys.argv[1:]]),
+                    report=str(record.directory / "report.md"),
+                )
                 try:
                     end = loop.run()
                 except KeyboardInterrupt:
@@ -326,65 +301,16 @@ class TuneCommand:
                     raise
         except SpecdashError:
             self._printer.end()
-            write_report(record)
+            write_report(record.directory, report_words)
             if loop is not None and loop.boots:
-                self._printer.say(f"what was measured is in {directory}")
+                self._printer.say(f"what was measured is in {record.directory}")
             raise
         finally:
             self._printer.end()
-        write_report(record)
-        return self._concluded(bed, prepared, end, record)
+        write_report(record.directory, report_words)
+        return self._concluded(bed, end, record)
 
-    def _loop(
-        self,
-        bed: ServiceBed | OwnBed,
-        place: EngineAddress | None,
-        prepared: PreparedRun,
-        record: TuneRunRecord,
-        stop: Flag,
-    ) -> Loop:
-        from specdash.tune.model.tuner import SpecTuner
-        from specdash.tune.run import measuring
-        from specdash.tune.run.knobs import configuration
-        from specdash.tune.run.loop import REPEATS, SYNTHETIC, Loop, LoopParts, TextCheck
-        from specdash.tune.run.status import known_warnings
-
-        options, env = prepared.options, self._env
-
-        def configure(point: Point) -> dict[str, str]:
-            return configuration(point, bed.values, env)
-
-        more: dict[str, Any] = {}
-        if not options.beside and place is not None:
-            more["users"] = lambda: measuring.waiting_at_proxies(place, env)
-        if prepared.synthetic:
-            self._printer.say(SYNTHETIC)
-        elif options.check_texts:
-            more["verify"] = TextCheck(bed, configure)
-        if not options.busy_ok:
-            most_s = measuring.LONGEST_WAIT_S
-            limit_s = most_s if options.minutes is None else min(most_s, 60 * options.minutes)
-            more["before_boot"] = measuring.wait_for_idle_machine(stop, limit_s)
-        gear = LoopParts(
-            tuner=SpecTuner(prepared.task),
-            bed=bed,
-            measure=measuring.Measurer(prepared.prompts, prepared.measure, self._gpus, stop),
-            configure=configure,
-            record=record,
-            observer=self._printer,
-            limits=prepared.limits,
-            repeats=0 if options.busy_ok else REPEATS,
-            **more,
-        )
-        boots = self._earlier.boots if self._earlier is not None else ()
-        norm = measuring.StartFigures()
-        if boots:
-            of_start = [b.number for b in boots if b.result.point == prepared.task.start and not b.result.failure]
-            norm.warnings = known_warnings(record.directory, of_start)
-        path, command = str(record.directory / "report.md"), " ".join(["specdash", *sys.argv[1:]])
-        return Loop(prepared.task, prepared.plan, gear, boots, stop, command, path, norm=norm)
-
-    def _concluded(self, bed: ServiceBed | OwnBed, prepared: PreparedRun, end: RunEnd, record: TuneRunRecord) -> int:
+    def _concluded(self, bed: ServiceBed | OwnBed, end: RunEnd, record: TuneRunRecord) -> int:
         """Report how it ended, apply what is to be applied; the exit code."""
         from specdash.tune.run.run_report import write_report
 
@@ -393,12 +319,13 @@ class TuneCommand:
             code = ExitCode.INTERRUPTED
         elif end.outcome is not None and end.outcome.improved:
             code = ExitCode.OK
-        self._printer.text(ending_lines(end, prepared, record.directory))
+        run = read_run(record.directory)
+        self._printer.text(["", *ending_lines(run)] if run is not None else [])
         if code is ExitCode.OK and end.outcome is not None and self._args.apply:
             code = self._applied(bed.values, end.outcome.chosen)
             if code is ExitCode.OK:
                 record.add(replace(end, at=time.time(), in_force="the chosen settings"))
-                write_report(record)
+                write_report(record.directory, report_words)
         if self._args.json:
             print((record.directory / "report.json").read_text(encoding="utf-8"), end="")
         return code
@@ -422,46 +349,12 @@ class TuneCommand:
         return exit_code(done, apply.error, changed=apply.changed)
 
 
-def _cut_short(directory: Path | None, env: Mapping[str, str]) -> TuneRun:
-    """The run to go on with. Raises `InputError` and `ConflictError` saying why there is none."""
-    found = newest_run(env) if directory is None else read_run(directory.expanduser())
-    if found is None:
-        raise InputError(f"{directory or tune_runs_dir(env)}: no run of `specdash tune` to go on with")
-    if found.alive:
-        raise ConflictError(f"the run in {found.directory} goes on (pid {found.head.pid})")
-    if found.end is not None and found.end.ending is Ending.FINISHED:
-        raise InputError(f"the run in {found.directory} has ended; begin a new one")
-    return found
-
-
 def _new_directory(env: Mapping[str, str]) -> Path:
     base = tune_runs_dir(env) / file_timestamp(time.time(), utc=True)
     found, number = base, 2
     while found.exists():
         found, number = base.with_name(f"{base.name}-{number}"), number + 1
     return found
-
-
-def abort() -> int:
-    """End a run that was cut short: the service as it was before, and the run marked as stopped."""
-    from specdash.tune.run.run_report import write_report
-    from specdash.tune.run.status import TuneRunRecord
-
-    env = os.environ
-    run = newest_run(env)
-    if run is not None and run.alive:
-        raise ConflictError(
-            f"the run in {run.directory} goes on (pid {run.head.pid}); stop it with Ctrl-C, or kill {run.head.pid}"
-        )
-    await_trial_end(env)
-    if run is None or run.end is not None:
-        print("no run was cut short; the service runs its own settings")
-        return ExitCode.OK
-    record = TuneRunRecord(Path(run.directory))
-    record.add(RunEnd(time.time(), Ending.STOPPED, in_force="the original", restored=True, error="aborted"))
-    write_report(record)
-    print(f"the run of {len(run.boots)} boots is ended, and the original is in force; see {run.directory}")
-    return ExitCode.OK
 
 
 _EPILOG = (
@@ -490,32 +383,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--least-gain", type=float, metavar="SHARE", help="minimum gain worth applying (default: 0.02)")
     limits.add_argument("--ttft", type=float, metavar="SHARE", help="growth of the first token's time (default: 0.05)")
     limits.add_argument("--free-vram", dest="free_mib", type=int, metavar="MIB", help="kept free (default: 256)")
-    limits.add_argument("--allow-warnings", action="store_true", help="also with new warnings in the log")
-    limits.add_argument("--busy-ok", action="store_true", help="do not wait for others, nor discard what they disturb")
-    limits.add_argument("--no-check", dest="check_texts", action="store_false", help="do not compare texts at the end")
+    limits.add_argument("--busy-ok", action="store_true", help="do not discard what others disturb")
     doing = parser.add_argument_group("doing it")
     doing.add_argument("--dry-run", action="store_true", help="show the points and what it will cost, and end")
     doing.add_argument("--apply", action="store_true", help="apply what was confirmed to be better")
     doing.add_argument("--yes", "-y", action="store_true", help="do not ask")
     doing.add_argument("--force", action="store_true", help="cut off requests that do not end; with little memory, too")
     doing.add_argument("--status", action="store_true", help="how the run stands that was begun last")
-    doing.add_argument("--resume", nargs="?", const="", metavar="DIR", help="go on with a run that was cut short")
-    doing.add_argument("--abort", action="store_true", help="end a run that was cut short, and put the service back")
     doing.add_argument("--json", action="store_true", help="print JSON")
     add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
 
 
 def run(args: argparse.Namespace) -> int:
     """See `_EPILOG` for the exit codes."""
-    asked = [name for name in ("status", "abort", "dry_run") if getattr(args, name)]
-    if args.resume is not None:
-        asked.append("resume")
-    if len(asked) > 1:
-        raise UsageError(f"--{asked[0].replace('_', '-')} and --{asked[1].replace('_', '-')} exclude each other")
+    if args.status and args.dry_run:
+        raise UsageError("--status and --dry-run exclude each other")
     if args.status:
         return status(as_json=args.json)
-    if args.abort:
-        return abort()
     return TuneCommand(args, options_from(args), os.environ).run()
 
 

@@ -14,7 +14,6 @@ from specdash.tui.tuner_model import TunerModel, TunerSituation, chosen_settings
 from specdash.tui.widgets.panel import FoldingBoard, TextPart
 from specdash.tui.widgets.tuner.tuner_boots import BOOTS, CHART, DETAIL, BootsTable, DetailPanel, SpeedChart, boot_rows
 from specdash.tui.widgets.tuner.tuner_plan import BAR, CARD, PLAN, OutcomeCard, PlanPanel, TunerBar
-from specdash.tune.run.status import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -297,7 +296,7 @@ class TunerScreen(FoldingScreen[TunerBoard]):
     def _looked(self, look: NewestRun) -> None:
         model = self.model
         first = not model.looked
-        changed = model.take(look.run, look.gains, look.on_trial)
+        changed = model.take(look.run, look.gains)
         if model.scene is TunerSituation.PLAN and (first or (changed and model.plan is None)):
             self._plan()
         self.redraw()
@@ -378,12 +377,7 @@ class TunerScreen(FoldingScreen[TunerBoard]):
     def action_stop_run(self) -> None:
         """Say what stopping means; enter there stops the run."""
         run, may_change = self.model.run, self.dashboard.access.may_change
-        if run is not None and self.model.state is RunState.CUT_SHORT:
-            if may_change():
-                title = f"End the run on {clean(run.plan.service, 100)} that was cut short?"
-                back = "The settings from before are put back, by a restart where they are not in force."
-                self.confirm(title, (back,), self._abort)
-        elif run is None or not self.model.under_way:
+        if run is None or not self.model.under_way:
             self.notify("no run is in progress", severity="warning")
         elif may_change():
             spent = number(run.restarts)
@@ -393,17 +387,6 @@ class TunerScreen(FoldingScreen[TunerBoard]):
                 "What was measured stays on the disk. Without a confirmation nothing is recommended.",
             )
             self.confirm(title, notes, self._stop)
-
-    def action_resume(self) -> None:
-        """Say what taking a run up means; enter there does it."""
-        run = self.model.run
-        if run is None or self.model.state is not RunState.CUT_SHORT:
-            self.notify("there is no interrupted run to resume", severity="warning")
-        elif self.dashboard.access.may_change():
-            left = max(run.plan.budget.restarts - run.restarts, 0)
-            title = f"Resume the run on {clean(run.plan.service, 100)}, with {number(left)} restarts left?"
-            notes = ("What it measured before is not measured again.",)
-            self.confirm(title, notes, lambda: self._begin(self.console.resume))
 
     def action_take(self) -> None:
         """Open the tune screen with the chosen settings as pending changes."""
@@ -428,14 +411,6 @@ class TunerScreen(FoldingScreen[TunerBoard]):
         self.model.starting = False
         self.notify(clean(error, 600), severity="error", timeout=20, markup=False)
         self.redraw()
-
-    def _abort(self) -> None:
-        def ended(words: str) -> None:
-            self.notify(clean(words, 400), timeout=10, markup=False)
-            self.look()
-
-        self.notify("the settings from before are put back", timeout=6)
-        in_background(self.dashboard, _WORK, self.console.abort, ended)
 
     def _stop(self) -> None:
         run = self.model.run

@@ -8,7 +8,7 @@ boots are compared prompt by prompt.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -16,7 +16,7 @@ from specdash.core.speculation import spec_type
 from specdash.system.text import UNKNOWN, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.bench.load.samples import BenchSample
 
@@ -27,42 +27,31 @@ OFF = "none"
 class Point(Struct, frozen=True):
     """One way to speculate. `types` is the chain, empty for no speculation; a knob that it does not read is None.
 
-    `n_max` and `p_min` are of the type that drafts with a model (`--spec-draft-n-max`, `--spec-draft-p-min`);
-    `ngram_max` is the longest draft of the n-gram type (`--spec-ngram-mod-n-max`, `--spec-ngram-*-size-m`).
+    The knobs are those of `LLAMA_DRAFT_MAX`, `_MIN` and `_P_MIN`, of one type of the chain (`moved`).
     """
 
     types: tuple[str, ...] = ()
     n_max: int | None = None
     n_min: int | None = None
     p_min: float | None = None
-    ngram_max: int | None = None
-    ngram_min: int | None = None
-    ngram_size: int | None = None
+
+    @property
+    def moved(self) -> str | None:
+        """The type whose knobs are turned: the one that drafts with a model, where there is none the n-gram type."""
+        return next((name for name in self.types if not name.startswith("ngram")), next(iter(self.types), None))
 
     @property
     def name(self) -> str:
-        """As people read it, another one for every point: `draft-mtp n3 min1 p0.5 + ngram-mod 48 min2 size12`."""
-        if not self.types:
-            return OFF
-        parts = []
-        for kind in self.types:
-            ngram = kind.startswith("ngram")
-            longest = self.ngram_max if ngram else self.n_max
-            words = [kind] if longest is None else [kind, f"{longest}" if ngram else f"n{longest}"]
-            if least := self.ngram_min if ngram else self.n_min:
-                words.append(f"min{least}")
-            if not ngram and self.p_min:
-                words.append(f"p{self.p_min:g}")
-            if ngram and self.ngram_size is not None:
-                words.append(f"size{self.ngram_size}")
-            parts.append(" ".join(words))
-        return " + ".join(parts)
-
-    @property
-    def drafts_every_step(self) -> bool:
-        """Whether no step is without a draft: a gate or a least length drops drafts, n-grams are often not found."""
-        copies = any(kind.startswith("ngram") for kind in self.types)
-        return bool(self.types) and not (copies or self.p_min or self.n_min)
+        """As people read it, another one for every point: `ngram-mod + draft-mtp n3 min1 p0.5`."""
+        words = []
+        if self.n_max is not None:
+            words.append(f"n{self.n_max}")
+        if self.n_min:
+            words.append(f"min{self.n_min}")
+        if self.p_min:
+            words.append(f"p{self.p_min:g}")
+        parts = [" ".join([kind, *words]) if kind == self.moved else kind for kind in self.types]
+        return " + ".join(parts) or OFF
 
 
 class PromptResult(Struct, frozen=True):
@@ -76,10 +65,6 @@ class PromptResult(Struct, frozen=True):
     seconds: float
     drafted: int = 0
     accepted: int = 0
-    steps: int = 0
-    """Verification steps."""
-    accepted_per_position: tuple[int, ...] = ()
-    """Steps whose draft token at position 0, 1, ... was accepted; empty where the engine does not tell."""
 
 
 class BootResult(Struct, frozen=True):
@@ -87,8 +72,6 @@ class BootResult(Struct, frozen=True):
 
     point: Point
     prompts: tuple[PromptResult, ...] = ()
-    draft_s: float | None = None
-    """Time that went into drafting, of all prompts together; None where the log does not tell."""
     failure: str = ""
     ttft_s: float | None = None
     """Median over the prompts."""
@@ -150,8 +133,6 @@ class TuneOutcome(Struct, frozen=True):
     why: str = ""
     noise: float | None = None
     """Standard deviation of the logarithm of speed from boot to boot, as it was seen."""
-    confirmed: bool = True
-    """Whether the start was booted once more since, so that its first boot alone did not make the gain."""
 
     @property
     def noise_words(self) -> str:
@@ -162,19 +143,6 @@ class TuneOutcome(Struct, frozen=True):
 def noise_words(noise: float | None) -> str:
     """By how much boots of one configuration differ."""
     return UNKNOWN if noise is None else percent(noise, 1)
-
-
-class Tuner(Protocol):
-    """Asked for boots until it has an outcome. Pure: its driver boots, measures and restores."""
-
-    def ask(self) -> NextBoot | None:
-        """The next boot; None when it is done."""
-
-    def tell(self, result: BootResult) -> None:
-        """What the boot asked for last measured."""
-
-    def outcome(self) -> TuneOutcome:
-        """The verdict so far; final once `ask` gives None."""
 
 
 def mixture_speed(prompts: tuple[PromptResult, ...], workload: WorkloadShares) -> float | None:
@@ -207,88 +175,39 @@ GATES = (0.0, 0.5, 0.75)
 NGRAM_LENGTHS = (4, 8, 16, 32, 64)
 NGRAM_LEAST = (None, 2)
 """Shortest drafts of ngram-mod, which keeps those of 48 tokens and more by default."""
-NGRAM_SIZES = {"ngram-mod": (None, 12)}
-"""Lengths of the n-gram that is looked up; the default of ngram-mod is 24, of the others 12."""
-NGRAM_SIZES_ELSEWHERE = (None, 6)
-BESIDE_A_MODEL = (16, 48, 64)
-"""Lengths of n-gram drafts before a model that drafts where they find nothing."""
 
 
 def points_of(chains: Iterable[Sequence[str]], start: Point, block: int | None = None) -> tuple[Point, ...]:
     """All points of these chains, the start first. `block`: the length of the blocks a block draft was trained on."""
     found = [start]
-    for types in chains:
-        found += _of_chain(tuple(types), block)
+    for types in map(tuple, chains):
+        item = spec_type(Point(types).moved or OFF)
+        if item is None or item.max_parameter is None:
+            found.append(Point(types))
+        elif item.name.startswith("ngram"):
+            leasts = NGRAM_LEAST if item.min_parameter is not None else (None,)
+            found += [Point(types, longest, least) for longest in NGRAM_LENGTHS for least in leasts]
+        else:
+            most = item.longest_draft(block)
+            lengths = [length for length in LENGTHS if most is None or length <= most]
+            found += [Point(types, longest, p_min=gate) for longest in lengths for gate in GATES]
     return tuple(dict.fromkeys(found))
 
 
-def _of_chain(types: tuple[str, ...], block: int | None) -> Iterator[Point]:
-    models = [name for name in types if not name.startswith("ngram")]
-    copies = [name for name in types if name.startswith("ngram")]
-    if not types:
-        yield Point()
-    elif models and copies:
-        for longest in _lengths(models[0], block):
-            for gate in GATES:
-                for copied in BESIDE_A_MODEL:
-                    yield Point(types, n_max=longest, p_min=gate, ngram_max=copied)
-    elif models:
-        for longest in _lengths(models[0], block):
-            for gate in GATES:
-                yield Point(types, n_max=longest, p_min=gate)
-    else:
-        yield from _copying(types)
-
-
-def _lengths(name: str, block: int | None) -> tuple[int, ...]:
-    item = spec_type(name)
-    longest = item.longest_draft(block) if item is not None else None
-    return tuple(length for length in LENGTHS if longest is None or length <= longest)
-
-
-def _copying(types: tuple[str, ...]) -> Iterator[Point]:
-    item = spec_type(types[0])
-    if item is None or item.max_parameter is None:
-        yield Point(types)
-        return
-    for longest in NGRAM_LENGTHS:
-        for least in NGRAM_LEAST if item.min_parameter is not None else (None,):
-            for size in NGRAM_SIZES.get(item.name, NGRAM_SIZES_ELSEWHERE):
-                if item.floor_parameter is None or size is None or size <= longest:
-                    yield Point(types, ngram_max=longest, ngram_min=least, ngram_size=size)
-
-
-def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) -> tuple[PromptResult, ...]:
-    """Each prompt with its decode time. Several runs of one prompt are added up; failed requests are left out.
-
-    `every_step`: every step has a draft (`Point.drafts_every_step`), so that counters of fewer are wrong. Where some
-    have none, only those with one are counted, which is not the number of steps; positions are given all the same.
-    """
-    found: dict[str, PromptResult] = {}
-    for sample in samples:
-        if sample.failed or not sample.predicted_ms or not sample.predicted_tokens or sample.predicted_tokens < 2:
-            continue
-        before = found.get(sample.prompt) or PromptResult(sample.prompt, sample.kind, 0, 0.0)
-        tokens, steps, accepted = sample.predicted_tokens - 1, sample.steps or 0, sample.accepted or 0
-        sound = conserved(tokens, steps, accepted)
-        usable = sound or (not every_step and steps + accepted <= tokens)
-        found[sample.prompt] = PromptResult(
-            prompt=sample.prompt,
-            kind=sample.kind,
-            tokens=before.tokens + tokens,
-            seconds=before.seconds + sample.predicted_ms / 1000.0,
-            drafted=before.drafted + (sample.drafted or 0),
-            accepted=before.accepted + accepted,
-            steps=before.steps + (steps if sound else 0),
-            accepted_per_position=_added(before.accepted_per_position, sample.accepted_per_position if usable else ()),
+def plain_results(samples: Iterable[BenchSample]) -> tuple[PromptResult, ...]:
+    """Each prompt with its decode time; failed requests are left out."""
+    return tuple(
+        PromptResult(
+            sample.prompt,
+            sample.kind,
+            sample.predicted_tokens - 1,
+            sample.predicted_ms / 1000.0,
+            sample.drafted or 0,
+            sample.accepted or 0,
         )
-    return tuple(found[name] for name in sorted(found))
-
-
-def conserved(tokens: int, steps: int, accepted: int) -> bool:
-    """Whether counters fit together, with a draft in every step: a step emits what was accepted and one token more
-    (llama.cpp #25682)."""
-    return not steps or abs(tokens - steps - accepted) <= 2 + 0.02 * tokens
+        for sample in sorted(samples, key=lambda sample: sample.prompt)
+        if not sample.failed and sample.predicted_ms and sample.predicted_tokens and sample.predicted_tokens >= 2
+    )
 
 
 def workload_of(kinds: Iterable[str], shares: Mapping[str, float] | None = None) -> WorkloadShares:
@@ -299,9 +218,3 @@ def workload_of(kinds: Iterable[str], shares: Mapping[str, float] | None = None)
     if total <= 0:
         given, total = dict.fromkeys(known, 1.0), float(len(known))
     return WorkloadShares(tuple((kind, given[kind] / total) for kind in known))
-
-
-def _added(sequence: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    length = max(len(sequence), len(other))
-    padded = [(*row, *[0] * (length - len(row))) for row in (sequence, other)]
-    return tuple(a + b for a, b in zip(*padded, strict=True))

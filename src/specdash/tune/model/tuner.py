@@ -34,22 +34,17 @@ _ALPHA, Z_90 = 0.1, 1.645
 """Of the interval: outside it, both sides together; a normal quantile."""
 _FRESH = 2
 """Boots that the start and the point to be promoted have at least."""
-KNOBS = ("n_max", "ngram_max", "p_min", "ngram_size", "ngram_min", "n_min")
-_MIDDLE = {"n_max": 4, "ngram_max": 32, "p_min": 0.0}
-"""Where the search of a chain begins."""
+KNOBS = ("n_max", "p_min", "n_min")
+_MIDDLE, _NGRAM_MIDDLE = 4, 32
+"""Draft length at which the search of a chain begins."""
 
 
 def outgrown(point: Point, failed: Point) -> bool:
     """Whether a point needs at least the memory of one that did not fit. Memory of a model that drafts grows with the
     draft length, with any n-gram type beside it; a gate needs none."""
-    drafts = _drafts(failed)
-    if drafts:
-        return _drafts(point) == drafts and (point.n_max or 0) >= (failed.n_max or 0)
-    return point.types == failed.types and (point.ngram_max or 0) >= (failed.ngram_max or 0)
-
-
-def _drafts(point: Point) -> tuple[str, ...]:
-    return tuple(name for name in point.types if not name.startswith("ngram"))
+    drafts, alike = (tuple(name for name in each.types if not name.startswith("ngram")) for each in (failed, point))
+    same = alike == drafts if drafts else point.types == failed.types
+    return same and (point.n_max or 0) >= (failed.n_max or 0)
 
 
 class SpecTuner:
@@ -103,7 +98,7 @@ class SpecTuner:
             f"boots of one configuration differ by {noise_words(noise)}"
         )
         if sure and not confirmed:
-            why = f"{why}; no fresh boot of the start confirmed it"
+            why = f"no improvement confirmed: {why}; no fresh boot of both confirmed it"
         elif not sure:
             reason = (
                 f"that is less than the {percent(self.task.least_gain)} that are worth a restart"
@@ -111,8 +106,8 @@ class SpecTuner:
                 else "the interval holds no gain too"
             )
             why = f"no improvement found: {why}; {reason}"
-        ok = sure and (confirmed or count < self.task.budget.restarts)
-        return TuneOutcome(best if ok else start, ok, found.gain, low, high, count, why, noise, confirmed)
+        ok = sure and confirmed
+        return TuneOutcome(best if ok else start, ok, found.gain, low, high, count, why, noise)
 
     def _boots(self, point: Point) -> list[BootResult]:
         return [result for result in self._results if result.point == point and result.prompts and not result.failure]
@@ -227,7 +222,8 @@ _HOPELESS = 0.05
 
 
 def _from_middle(point: Point) -> float:
-    return sum(abs(math.log1p(getattr(point, knob) or 0) - math.log1p(at)) for knob, at in _MIDDLE.items())
+    middle = _NGRAM_MIDDLE if (point.moved or "").startswith("ngram") else _MIDDLE
+    return abs(math.log1p(point.n_max or 0) - math.log1p(middle)) + math.log1p(point.p_min or 0)
 
 
 def _why_unmeasured(results: Sequence[BootResult]) -> str:

@@ -1,8 +1,8 @@
-"""The dashboard's hand on the tuner: runs that anybody started, and runs of its own, behind one object that knows no
+"""The dashboard's hand on the tuner: runs that anyone started, and runs of its own, behind one object that knows no
 screen. Every method may block (files, processes): call it from a thread.
 
-A run is a child process in a session of its own, so that it survives the dashboard and its terminal, unless the
-services end with these; it is stopped as Ctrl-C stops it, and puts the original back.
+A run is a child process in a session of its own, so that it survives the dashboard and its terminal; it is stopped as
+Ctrl-C stops it, and puts the original back.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 _PLAN_S = 60.0
 _BEGIN_S = 60.0
-_ABORT_S = 1_800.0
 _PAUSE_S = 0.1
 _LAST_WORDS = 600
 LOG = "tune-screen.log"
@@ -43,43 +40,44 @@ class NewestRun(Struct, frozen=True):
 
     run: TuneRun | None = None
     gains: Mapping[int, Gain] = field(default_factory=dict)
-    on_trial: bool | None = None
-    """Whether a service still runs, or may run, what was tried on it; None where that cannot be read."""
 
 
 class TunerConsole:
     """Runs of the tuner on the services of this machine. All methods raise `SpecdashError`."""
 
-    def __init__(
-        self, env: Mapping[str, str] = os.environ, *, options: Sequence[str] = (), is_ours: bool = False
-    ) -> None:
+    def __init__(self, env: Mapping[str, str] = os.environ, *, options: Sequence[str] = ()) -> None:
         """`env` is that of `specdash tune`, and says which service, where that is not the usual one; `options` are more
-        of its options. With `is_ours` the services end with this process, and so does a run."""
+        of its options."""
         self._env = env
         self._options = tuple(options)
-        self._is_ours = is_ours
         self._process: subprocess.Popen[bytes] | None = None
-        self._seen: tuple[object, NewestRun] = (None, NewestRun())
 
     def look(self) -> NewestRun:
         """The newest run; one that goes on comes first."""
-        from specdash.tune.run.status import newest_run
+        from specdash.tune.run.status import gains_of, newest_run
 
+        if self._process is not None:
+            # The parent of a process has to take note of its end.
+            self._process.poll()
         run = newest_run(self._env)
         if run is None:
             return NewestRun()
-        key = (run.directory, len(run.boots), run.heads)
-        gains = self._seen[1].gains if self._seen[0] == key else _gains(run)
-        self._seen = (key, NewestRun(run, gains, self._on_trial()))
-        return self._seen[1]
+        return NewestRun(run, gains_of(run))
 
     def plan(self, budget: Budget) -> RunPlan:
         """What a run would do; touches nothing."""
         from specdash.tune.run.status import RunPlan, decode
 
-        done = self._asked([*self._command(budget), "--dry-run", "--json"], _PLAN_S, "tune --dry-run")
+        command, nothing = [*self._command(budget), "--dry-run", "--json"], subprocess.DEVNULL
         try:
+            done = subprocess.run(
+                command, env=dict(self._env), capture_output=True, timeout=_PLAN_S, check=False, stdin=nothing
+            )
             plan = decode(RunPlan, json.loads(done.stdout))
+        except subprocess.TimeoutExpired:
+            raise SpecdashError(f"`specdash tune --dry-run` took longer than {_PLAN_S:g} s") from None
+        except OSError as error:
+            raise SpecdashError(f"`specdash tune --dry-run` cannot be run: {error.strerror or error}") from None
         except ValueError:
             plan = None
         if plan is None:
@@ -88,19 +86,35 @@ class TunerConsole:
 
     def start(self, budget: Budget) -> TuneRun:
         """Begin a run, and return once it is written down that it has begun."""
-        return self._begin([*self._command(budget), "--yes"])
+        from specdash.core.paths import tune_runs_dir
+        from specdash.system.files import make_directories
 
-    def resume(self) -> TuneRun:
-        """Resume the interrupted run."""
-        return self._begin([sys.executable, "-m", "specdash", "tune", "--resume", "--yes"])
-
-    def abort(self) -> str:
-        """End the run that was cut short, and put the settings from before back; what was done, in words. Takes as long
-        as a restart does."""
-        done = self._asked([sys.executable, "-m", "specdash", "tune", "--abort"], _ABORT_S, "tune --abort")
-        if done.returncode:
-            raise SpecdashError(_words(done.stderr.decode("utf-8", "replace")) or "the run could not be ended")
-        return _words(done.stdout.decode("utf-8", "replace"))
+        before = self.look().run
+        if before is not None and before.alive:
+            raise ConflictError(f"a run goes on already (pid {before.head.pid})")
+        log = tune_runs_dir(self._env) / LOG
+        try:
+            make_directories(log.parent)
+            with open(log, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
+                self._process = subprocess.Popen(
+                    [*self._command(budget), "--yes"],
+                    env=dict(self._env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise SpecdashError(f"`specdash tune` cannot be run: {error.strerror or error} ({log})") from None
+        until = time.monotonic() + _BEGIN_S
+        while time.monotonic() < until:
+            run = self.look().run
+            if run is not None and run.head.pid == self._process.pid:
+                return run
+            if (code := self._process.poll()) is not None:
+                raise SpecdashError(f"the tuner did not begin: {_said(log) or f'exit code {code}'}")
+            time.sleep(_PAUSE_S)
+        raise SpecdashError(f"the tuner has not begun after {_BEGIN_S:g} s (pid {self._process.pid}); see {log}")
 
     def stop(self, run: TuneRun) -> None:
         """Ask a run to stop, as Ctrl-C does. It then puts the original back, which takes a while.
@@ -124,103 +138,18 @@ class TunerConsole:
 
         return same_process(run.head.pid, run.head.pid_started)
 
-    def _asked(self, command: Sequence[str], most_s: float, name: str) -> subprocess.CompletedProcess[bytes]:
-        """A command that ends by itself."""
-        nothing = subprocess.DEVNULL
-        try:
-            return subprocess.run(
-                command, env=dict(self._env), capture_output=True, timeout=most_s, check=False, stdin=nothing
-            )
-        except subprocess.TimeoutExpired:
-            raise SpecdashError(f"`specdash {name}` took longer than {most_s:g} s") from None
-        except OSError as error:
-            raise SpecdashError(f"`specdash {name}` cannot be run: {error.strerror or error}") from None
-
-    def _on_trial(self) -> bool | None:
-        from specdash.backend.trial import read_trial
-
-        try:
-            return read_trial(self._env) is not None
-        except SpecdashError:
-            return None
-
     def _command(self, budget: Budget) -> list[str]:
         minutes = ["--minutes", f"{budget.minutes:g}"] if budget.minutes is not None else []
         return [
             sys.executable, "-m", "specdash", "tune", "--restarts", str(budget.restarts), *minutes, *self._options
         ]  # fmt: skip
 
-    def _begin(self, command: Sequence[str]) -> TuneRun:
-        from specdash.core.paths import tune_runs_dir
-        from specdash.system.files import make_directories
-
-        before = self.look().run
-        if before is not None and before.alive:
-            raise ConflictError(f"a run goes on already (pid {before.head.pid})")
-        log = tune_runs_dir(self._env) / LOG
-        try:
-            make_directories(log.parent)
-            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise SpecdashError(f"{log}: {error.strerror or error}") from None
-        started: Future[subprocess.Popen[bytes]] = Future()
-        # The parent of a process has to take note of its end, however late that is; and the kernel's promise to end
-        # one with its parent holds for as long as the thread lives that started it.
-        threading.Thread(
-            target=self._attend, args=(command, descriptor, started), name="specdash-tune", daemon=True
-        ).start()
-        self._process = started.result()
-        return self._begun(self._process, log)
-
-    def _attend(self, command: Sequence[str], descriptor: int, started: Future[subprocess.Popen[bytes]]) -> None:
-        try:
-            if self._is_ours:
-                # Only then, and never before the first paint: it brings all of the backend, and pydantic.
-                from specdash.backend.child import Child
-
-                process = Child(command, self._env, output=descriptor).process
-            else:
-                process = subprocess.Popen(
-                    command,
-                    env=dict(self._env),
-                    stdin=subprocess.DEVNULL,
-                    stdout=descriptor,
-                    stderr=descriptor,
-                    start_new_session=True,
-                )
-        except (OSError, SpecdashError) as error:
-            started.set_exception(SpecdashError(f"`specdash tune` cannot be run: {error}"))
-            return
-        finally:
-            os.close(descriptor)
-        started.set_result(process)
-        process.wait()
-
     def close(self) -> None:
         """End a run whose services end now: nothing is left to be put back."""
-        if self._is_ours and self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-    def _begun(self, process: subprocess.Popen[bytes], log: Path) -> TuneRun:
-        """The run of that process, once it says so; why there is none."""
-        until = time.monotonic() + _BEGIN_S
-        while time.monotonic() < until:
-            run = self.look().run
-            if run is not None and run.head.pid == process.pid:
-                return run
-            if process.poll() is not None:
-                raise SpecdashError(f"the tuner did not begin: {_said(log) or f'exit code {process.returncode}'}")
-            time.sleep(_PAUSE_S)
-        raise SpecdashError(f"the tuner has not begun after {_BEGIN_S:g} s (pid {process.pid}); see {log}")
-
-
-def _gains(run: TuneRun) -> dict[int, Gain]:
-    from specdash.tune.model.gains import gains
-
-    found = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
-    return {boot.number: gain for boot, gain in zip(run.boots, found, strict=True) if gain is not None}
 
 
 def _said(log: Path) -> str:

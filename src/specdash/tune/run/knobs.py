@@ -1,9 +1,9 @@
 """From a point of the search space to settings of the backend's env file, and from the settings in force to a point.
 
 A point that is the one in force changes nothing, not even its spelling. Any other one spells its knobs out: as
-`LLAMA_DRAFT_*`, which move the same knob of every type, where there is one type; where a model and an n-gram type draft
-in one chain, as the engine's own variables and, for n-gram types, which have none, as flags in `LLAMA_EXTRA_ARGS`.
-A knob that is None is left to the engine's default.
+`LLAMA_DRAFT_*`, which move the same knob of every type, where there is one type; in a chain, as the engine's own
+variables of the type that drafts with a model. Other knobs of n-gram types stay as they are. A knob that is None is
+left to the engine's default.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import shlex
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from specdash.backend import settings as extra_args
 from specdash.backend.settings import DEFAULT, BackendSettings
@@ -31,30 +29,6 @@ if TYPE_CHECKING:
 SPEC_TYPE = "LLAMA_SPEC_TYPE"
 _TYPE = "llama_spec_type"
 _NGRAM = "ngram"
-_SIZES = {"ngram-mod": "spec-ngram-mod-n-match"}
-_SYNTH_RATES = "spec-synth-rates"
-_SYNTHETIC = (_SYNTH_RATES, "spec-synth-len")
-"""For tests: llama-server refuses them without speculation, and wants a rate for each position."""
-
-
-class ChainChoice(Struct, frozen=True):
-    """A chain of types that could be tried on a model, and why, or why not."""
-
-    types: tuple[str, ...]
-    fits: bool
-    because: str
-
-    @property
-    def name(self) -> str:
-        """As `LLAMA_SPEC_TYPE` has it."""
-        return ",".join(self.types) or NO_SPECULATION
-
-
-def size_parameter(item: SpecType) -> str | None:
-    """The engine parameter for the length of the n-gram that an n-gram type looks up."""
-    if not item.name.startswith(_NGRAM) or item.max_parameter is None:
-        return None
-    return _SIZES.get(item.name, f"spec-{item.name}-size-n")
 
 
 def settings_in_force(values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> BackendSettings:
@@ -66,22 +40,17 @@ def settings_in_force(values: Mapping[str, str], env: Mapping[str, str] = os.env
 
 def point_of(settings: BackendSettings) -> Point:
     """The point in force. Raises `InputError` for a chain whose knobs one point cannot hold."""
-    types = _types(settings.spec_types)
-    model, ngram = _drafter(types), _copier(types)
-    found: dict[str, object] = {"types": tuple(kind.name for kind in types)}
-    if model is not None:
-        found |= {
-            "n_max": _number(settings, model.max_parameter),
-            "n_min": _number(settings, model.min_parameter) or None,
-            "p_min": float(settings.value(model.p_min_parameter or "") or 0.0),
-        }
-    if ngram is not None and ngram.max_parameter is not None:
-        found |= {
-            "ngram_max": _number(settings, ngram.max_parameter),
-            "ngram_min": _unless_default(settings, ngram.min_parameter),
-            "ngram_size": _unless_default(settings, size_parameter(ngram)),
-        }
-    return Point(**found)  # type: ignore[arg-type]
+    types = _checked(settings.spec_types)
+    item = _moved(types)
+    if item is None or item.max_parameter is None:
+        return Point(types)
+    longest = int(settings.value(item.max_parameter) or 0)
+    if not item.name.startswith(_NGRAM):
+        gate = float(settings.value(item.p_min_parameter or "") or 0.0)
+        return Point(types, longest, int(settings.value(item.min_parameter or "") or 0) or None, gate)
+    held = settings.parameters.get(item.min_parameter or "")
+    is_default = held is None or held.source == DEFAULT or held.value == BY_NAME[item.min_parameter or ""].default
+    return Point(types, longest, None if held is None or is_default else int(held.value))
 
 
 def configuration(point: Point, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -89,215 +58,120 @@ def configuration(point: Point, values: Mapping[str, str], env: Mapping[str, str
 
     Raises `SpecdashError` for values that mean nothing, `InputError` for a chain that a point cannot hold.
     """
-    types = _types(point.types)
-    settings = settings_in_force(values, env)
-    if point == point_of(settings):
+    start = point_of(settings_in_force(values, env))
+    if point == start:
         return {}
-    given = _given(point, types)
-    wanted = {SPEC_TYPE: ",".join(kind.name for kind in types) or NO_SPECULATION, **_keys(types, given)}
-    flags = {name: text for name, text in given.items() if _key(name) is None and name not in _by_knob(types)}
-    names = {_TYPE, *(name for kind in types for name in _parameters(kind))}
-    names |= {_SYNTH_RATES, *(() if types else _SYNTHETIC)}
-    rates = settings.text(_SYNTH_RATES)
-    if rates is not None and types:
-        flags[_SYNTH_RATES] = _rates(rates, max(point.n_max or 0, point.ngram_max or 0))
-    extra = _with_flags(values.get(extra_args.SOURCE, ""), names, flags)
-    if extra != values.get(extra_args.SOURCE, ""):
+    wanted = spelled(point)
+    turned = [name for item in (_moved(start.types), _moved(point.types)) if item for name in map(item.knob, KNOBS)]
+    names = {_TYPE, *(name for name in turned if name is not None)}
+    held = values.get(extra_args.SOURCE, "")
+    extra = _without_flags(held, names)
+    if extra != held:
         wanted[extra_args.SOURCE] = extra
-    held = {key for name in names for key in BY_NAME[name].keys} | set(KNOBS)
-    cleared = {key: "" for key in held if values.get(key) and key not in wanted}
+    keys = {key for name in names for key in BY_NAME[name].keys} | set(KNOBS)
+    cleared = {key: "" for key in keys if values.get(key) and key not in wanted}
     return {**cleared, **{key: text for key, text in wanted.items() if values.get(key) != text}}
 
 
 def spelled(point: Point) -> dict[str, str]:
-    """What a point sets, by key, or by flag where there is none: for people."""
-    types = _types(point.types)
-    given = _given(point, types)
-    own = _by_knob(types)
-    named = {own.get(name) or _key(name) or f"--{name}": text for name, text in given.items()}
-    return {SPEC_TYPE: ",".join(kind.name for kind in types) or NO_SPECULATION, **named}
+    """What a point sets, by key."""
+    found = {SPEC_TYPE: ",".join(_checked(point.types)) or NO_SPECULATION}
+    item = _moved(point.types)
+    for key, value in zip(KNOBS, (point.n_max, point.n_min, point.p_min or None), strict=True):
+        name = item.knob(key) if item is not None else None
+        if name is not None and value is not None:
+            found[key if len(point.types) == 1 else BY_NAME[name].keys[0]] = f"{value:g}"
+    return found
 
 
 def untunable(types: Sequence[str]) -> str | None:
     """Why a chain has no knob to turn, in words; None when it has one."""
-    if not types:
+    item = _moved(types)
+    if item is None:
         return "speculation is off, so there is no knob to turn"
-    chain = _types(types)
-    if any(item.knob(key) is not None for item in chain for key in KNOBS):
+    if item.max_parameter is not None:
         return None
-    fixed = next((item.fixed_draft_length for item in chain if item.fixed_draft_length is not None), None)
+    fixed = item.fixed_draft_length
     length = f": its drafts have {fixed} tokens, always" if fixed is not None else ""
     return f"{','.join(types)} has no knob to turn{length}"
 
 
-def choices(settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts | None) -> tuple[ChainChoice, ...]:
-    """Every type, alone, and whether it can draft for the model that the settings name, with its draft where one is
-    given; then an n-gram type before the one that drafts with a model."""
+def choices(settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts | None) -> dict[tuple[str, ...], str]:
+    """Every type, alone, and why it cannot draft for the model that the settings name, with its draft where one is
+    given; empty where it can. Then ngram-mod before each that drafts with a model."""
     from specdash.core.errors import Severity
     from specdash.llama.draft_fit import draft_misfits
 
-    found = [ChainChoice((), True, "without drafts")]
+    found: dict[tuple[str, ...], str] = {}
     hidden = settings.text("spec-draft-hf") is not None
-    for spec_kind in SPEC_TYPES:
-        if spec_kind.needs_draft_model and draft is None and not hidden:
-            found.append(ChainChoice((spec_kind.name,), False, "no draft model is given (LLAMA_DRAFT_MODEL)"))
-            continue
-        if spec_kind.name == "ngram-cache":
-            found.append(ChainChoice((spec_kind.name,), False, "it drafts from a lookup cache file, and has no knob"))
-            continue
-        wrong = next(
-            (row.said for row in draft_misfits(spec_kind, model, draft) if row.severity is Severity.ERROR), None
-        )
-        found.append(ChainChoice((spec_kind.name,), wrong is None, wrong or "it fits"))
-    fitting = [choice.types[0] for choice in found if choice.fits and choice.types]
-    models = [name for name in fitting if not name.startswith(_NGRAM)]
-    if "ngram-mod" in fitting:
-        found += [
-            ChainChoice(tuple(kind.name for kind in SPEC_TYPES if kind.name in ("ngram-mod", name)), True, "both fit")
-            for name in models
-        ]
-    return tuple(found)
+    for item in SPEC_TYPES:
+        misfits = draft_misfits(item, model, draft)
+        why = next((row.said for row in misfits if row.severity is Severity.ERROR), "")
+        if item.needs_draft_model and draft is None and not hidden:
+            why = "no draft model is given (LLAMA_DRAFT_MODEL)"
+        elif item.name == "ngram-cache":
+            why = "it drafts from a lookup cache file, and has no knob"
+        found[item.name,] = why
+    models = [name for (name,), why in found.items() if not why and not name.startswith(_NGRAM)]
+    if found["ngram-mod",] == "":
+        pairs = [[item.name for item in SPEC_TYPES if item.name in ("ngram-mod", name)] for name in models]
+        found |= {tuple(pair): "" for pair in pairs}
+    return found
 
 
-def allowed_chains(text: str | None, start: Point, known: Sequence[ChainChoice]) -> tuple[tuple[str, ...], ...]:
+def allowed_chains(text: str | None, start: Point, known: Mapping[tuple[str, ...], str]) -> tuple[tuple[str, ...], ...]:
     """The chains to choose from: the one in force and none at all; with `text` also those of `--allow-types`.
 
     `all` stands for all that fit; else chains separated by blanks or `;`, the types of one by commas or `+`. Raises
     `UsageError` for what does not fit, and where there is nothing to choose from.
     """
     chains: list[tuple[str, ...]] = [start.types, ()]
-    fitting = [chain_choice.types for chain_choice in known if chain_choice.fits]
+    fitting = [types for types, why in known.items() if not why]
     if text is not None and text.strip().lower() == "all":
         chains += fitting
     elif text is not None:
         for word in text.replace(";", " ").split():
             try:
-                types = tuple(item.name for item in parse_chain(word.replace("+", ","), "--allow-types"))
+                types = _checked([item.name for item in parse_chain(word.replace("+", ","), "--allow-types")])
             except InputError as error:
                 raise UsageError(str(error)) from None
-            _check_allowed(types, known)
+            for name in types:
+                if why := known.get((name,), "not known"):
+                    raise UsageError(f"--allow-types {name}: {why}")
             chains.append(types)
     chains = list(dict.fromkeys(chains))
-    if chains == [start.types] or (chains == [start.types, ()] and untunable(start.types) is not None):
-        options = ", ".join(
-            choice.name for choice in known if choice.fits and choice.types and choice.types != start.types
-        )
-        reason = untunable(start.types)
+    reason = untunable(start.types)
+    if reason is not None and not [types for types in chains if types and types != start.types]:
+        options = ", ".join(",".join(types) for types in fitting if types != start.types)
         raise UsageError(f"nothing to tune: {reason}; allow other types with --allow-types all, or some of: {options}")
     return tuple(chains)
 
 
-def _check_allowed(types: tuple[str, ...], known: Sequence[ChainChoice]) -> None:
-    _types(types)
-    for name in types:
-        chain_choice = next((row for row in known if row.types == (name,)), None)
-        if chain_choice is None or not chain_choice.fits:
-            raise UsageError(
-                f"--allow-types {name}: {chain_choice.because if chain_choice is not None else 'not known'}"
-            )
-
-
-def _types(names: Sequence[str]) -> tuple[SpecType, ...]:
-    types = tuple(found for name in names if (found := spec_type(name)) is not None)
+def _checked(names: Sequence[str]) -> tuple[str, ...]:
+    """The chain. Raises `InputError` for one whose types cannot be tuned apart."""
     for family in (_NGRAM, "draft"):
-        several = [kind.name for kind in types if kind.name.startswith(family)]
+        several = [name for name in names if name.startswith(family)]
         if len(several) > 1:
             raise InputError(
                 f"{SPEC_TYPE}={','.join(names)}: {' and '.join(several)} in one chain cannot be tuned apart; keep one "
                 "of them"
             )
-    return types
+    return tuple(names)
 
 
-def _drafter(types: Sequence[SpecType]) -> SpecType | None:
-    return next((kind for kind in types if not kind.name.startswith(_NGRAM)), None)
+def _moved(types: Sequence[str]) -> SpecType | None:
+    return spec_type(Point(tuple(types)).moved or "")
 
 
-def _copier(types: Sequence[SpecType]) -> SpecType | None:
-    return next((kind for kind in types if kind.name.startswith(_NGRAM)), None)
-
-
-def _number(settings: BackendSettings, name: str | None) -> int | None:
-    return None if name is None else int(settings.value(name) or 0)
-
-
-def _unless_default(settings: BackendSettings, name: str | None) -> int | None:
-    if name is None:
-        return None
-    held = settings.parameters.get(name)
-    if held is None or held.source == DEFAULT or held.value == BY_NAME[name].default:
-        return None
-    return int(held.value)
-
-
-def _parameters(item: SpecType) -> tuple[str, ...]:
-    """The engine parameters that a point moves for a type."""
-    names = (item.max_parameter, item.min_parameter, item.p_min_parameter, size_parameter(item))
-    return tuple(name for name in names if name is not None)
-
-
-def _given(point: Point, types: Sequence[SpecType]) -> dict[str, str]:
-    """Engine parameters to the values that the point gives them."""
-    found: dict[str, str | None] = {}
-    for kind in types:
-        copies = kind.name.startswith(_NGRAM)
-        longest, least = (point.ngram_max, point.ngram_min) if copies else (point.n_max, point.n_min)
-        found[kind.max_parameter or ""] = _text(longest)
-        found[kind.min_parameter or ""] = _text(least)
-        found[kind.p_min_parameter or ""] = None if copies or not point.p_min else f"{point.p_min:g}"
-        found[size_parameter(kind) or ""] = _text(point.ngram_size) if copies else None
-    return {name: text for name, text in found.items() if name and text is not None}
-
-
-def _text(value: int | None) -> str | None:
-    return None if value is None else str(value)
-
-
-def _by_knob(types: Sequence[SpecType]) -> dict[str, str]:
-    """Engine parameters that a `LLAMA_DRAFT_*` key moves, where it moves nothing else, to the key."""
-    if len(types) != 1:
-        return {}
-    return {name: key for key in KNOBS if (name := types[0].knob(key)) is not None}
-
-
-def _key(name: str) -> str | None:
-    """The engine's own variable for a parameter."""
-    return next(iter(BY_NAME[name].keys), None)
-
-
-def _keys(types: Sequence[SpecType], given: Mapping[str, str]) -> dict[str, str]:
-    own = _by_knob(types)
-    found = {}
-    for name, text in given.items():
-        key = own.get(name) or _key(name)
-        if key is not None:
-            found[key] = text
-    return found
-
-
-def _rates(text: str, longest: int) -> str:
-    """Synthetic acceptance for drafts of another length: cut, or gone on with as it ended."""
-    rates = [float(part) for part in text.split(",") if part.strip()]
-    while rates and len(rates) < longest:
-        ratio = rates[-1] / rates[-2] if len(rates) > 1 and rates[-2] > 0 else 1.0
-        rates.append(rates[-1] * ratio)
-    return ",".join(f"{rate:.6g}" for rate in rates[:longest])
-
-
-def _with_flags(text: str, names: set[str], flags: Mapping[str, str]) -> str:
-    """LLAMA_EXTRA_ARGS without the flags of these parameters, and with those that are given."""
+def _without_flags(text: str, names: set[str]) -> str:
+    """LLAMA_EXTRA_ARGS without the flags of these parameters, and without flags that stand for several."""
     extra_args.parse(text)
     words, kept, at = shlex.split(text), [], 0
     while at < len(words):
-        word = words[at]
-        known = BY_FLAG.get(extra_args.canonical(word))
+        flag = extra_args.canonical(words[at])
+        known = BY_FLAG.get(flag)
         takes = 1 if known is None or known[0].kind is ValueKind.SWITCH else 2
-        gone = known is not None and known[0].name in names
-        if extra_args.canonical(word) in SHORTHANDS:
-            gone = True
-        if not gone:
+        if flag not in SHORTHANDS and (known is None or known[0].name not in names):
             kept += words[at : at + takes]
         at += takes
-    if len(kept) == len(words) and not flags:
-        return text
-    return shlex.join([*kept, *(word for name, value in flags.items() for word in (BY_NAME[name].flags[0], value))])
+    return text if len(kept) == len(words) else shlex.join(kept)

@@ -2,11 +2,9 @@
 
 A run has a directory of its own, `paths.tune_runs_dir()/<UTC time>/`, mode 0700, with no secrets in it:
 
-* `run.jsonl`: one `RunHead`, then a `Boot` for each start of the engine, at last a `RunEnd`; a run that is taken up
-  again adds another head. Appended to, a whole line at a time; each is one JSON object whose `event` is `head`, `boot`
-  or `end`.
+* `run.jsonl`: one `RunHead`, then a `Boot` for each start of the engine, at last a `RunEnd`. Appended to, a whole line
+  at a time; each is one JSON object whose `event` is `head`, `boot` or `end`.
 * `now.json`: `CurrentStep`, what is going on; replaced as a whole, about once a second.
-* `log`: what the process prints when it has no terminal.
 
 Times are Unix times in seconds, durations seconds, speeds tokens per second; gains and their intervals are shares (0.1
 is 10 % faster). None is unknown, never zero.
@@ -21,20 +19,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field
 
-from specdash.core.errors import InputError, NotWrittenError
+from specdash.core.errors import NotWrittenError
 from specdash.core.paths import tune_runs_dir
 from specdash.core.records import read
 from specdash.core.structs import json_of
 from specdash.system import files
 from specdash.system.stats import share
+from specdash.tune.model.gains import gains
 from specdash.tune.model.problem import BootResult, Budget, Point, Stage, TuneOutcome, WorkloadShares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import PromptResult
-    from specdash.tune.run.measuring import MeasuredBoot
 
 
 Settings = tuple[tuple[str, str], ...]
@@ -78,7 +77,7 @@ class RunPlan(Struct, frozen=True):
 
 
 class RunHead(Struct, frozen=True):
-    """A run, or what goes on with one that was cut short: who does it."""
+    """A run, and who does it."""
 
     plan: RunPlan
     at: float
@@ -86,7 +85,6 @@ class RunHead(Struct, frozen=True):
     pid_started: float
     """Creation time of the process, which distinguishes it from a reused pid."""
     command: str = "specdash tune"
-    resumed: bool = False
 
 
 class Boot(Struct, frozen=True):
@@ -101,28 +99,24 @@ class Boot(Struct, frozen=True):
     seconds: float | None = None
     """Of its start and its measurement."""
     waited_s: float | None = None
-    """Before that: for others, and for boots of the same that were discarded."""
+    """Before that: for boots of the same that were discarded."""
     downtime_s: float | None = None
     excluded: str = ""
     """Which limit rules this point out with this boot; it was measured, and its figures are kept."""
+    discarded: tuple[str, ...] = ()
+    """Why boots of the same before it did not count."""
     settings: Settings = ()
     speed: float | None = None
-    """On the workload (`problem.mixture_speed`)."""
-    gain: float | None = None
-    """Of the choice that the tuner would have made then, over the start, with its 95 % interval; of this boot against
-    the start see `tune.gains`."""
-    low: float | None = None
-    high: float | None = None
+    """On the workload (`problem.mixture_speed`); what that gains over the start is in `gains`."""
 
 
 class ClassFigures(Struct, frozen=True):
-    """One class of prompts, of one boot or several: tokens in all, tokens per second, the share of drafts that was
-    accepted, and tokens a verification step."""
+    """One class of prompts, of one boot or several: tokens in all, tokens per second, and the share of drafts that was
+    accepted."""
 
     tokens: int
     speed: float | None
     acceptance: float | None
-    mean_accepted_length: float | None
 
 
 def by_class(prompts: Iterable[PromptResult]) -> dict[str, ClassFigures]:
@@ -132,11 +126,10 @@ def by_class(prompts: Iterable[PromptResult]) -> dict[str, ClassFigures]:
         kinds.setdefault(prompt.kind, []).append(prompt)
     figures = {}
     for kind, own in kinds.items():
-        tokens, seconds, steps = (sum(getattr(row, name) for row in own) for name in ("tokens", "seconds", "steps"))
+        tokens, seconds = sum(row.tokens for row in own), sum(row.seconds for row in own)
         drafted, accepted = sum(row.drafted for row in own), sum(row.accepted for row in own)
         speed = tokens / seconds if tokens and seconds > 0 else None
-        length = 1 + accepted / steps if steps else None
-        figures[kind] = ClassFigures(tokens, speed, share(accepted, drafted), length)
+        figures[kind] = ClassFigures(tokens, speed, share(accepted, drafted))
     return figures
 
 
@@ -145,37 +138,15 @@ def excluded_points(boots: Sequence[Boot]) -> dict[Point, str]:
     return {boot.result.point: boot.excluded for boot in boots if boot.excluded}
 
 
-def exclusion_words(boots: Sequence[Boot]) -> str:
-    """What limits took out of the choice, each point with its fastest speed; empty where that is nothing."""
-    found = []
-    for point, limit in excluded_points(boots).items():
-        speeds = [boot.speed for boot in boots if boot.result.point == point and boot.speed is not None]
-        found.append(f"{point.name}{f', {max(speeds):.4g}' if speeds else ''} ({limit})")
-    return f"ruled out by a limit: {'; '.join(found)}" if found else ""
-
-
 class TuneStep(StrEnum):
     """What is done now."""
 
     PLAN = "planning"
-    WAIT = "waiting for quiet"
     RESTART = "restarting"
     WARM_UP = "warming up"
     MEASURE = "measuring"
     THINK = "choosing the next point"
-    VERIFY = "verifying the texts"
     RESTORE = "putting back"
-    COMMIT = "applying the choice"
-
-
-class Guess(Struct, frozen=True):
-    """What the model believes to be the best so far; a belief, confirmed by nothing."""
-
-    point: Point
-    speed: float | None = None
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
 
 
 class CurrentStep(Struct, frozen=True):
@@ -193,10 +164,6 @@ class CurrentStep(Struct, frozen=True):
     done: int | None = None
     total: int | None = None
     """Requests of this boot."""
-    detail: str = ""
-    held: int | None = None
-    """Requests that wait at the proxy for the engine."""
-    guess: Guess | None = None
     left_s: float | None = None
     stopping: bool = False
 
@@ -222,8 +189,6 @@ class RunEnd(Struct, frozen=True):
     """What the service runs now, in words: `the original`, `the chosen settings`."""
     restored: bool | None = None
     """Whether the service is known to run what it ran before, or what was chosen."""
-    texts: str = ""
-    """Whether outputs at temperature 0 stayed the same, in words."""
     error: str = ""
     """One line, where it failed."""
     report: str = ""
@@ -251,8 +216,6 @@ class TuneRun(Struct, frozen=True):
     now: CurrentStep | None = None
     end: RunEnd | None = None
     alive: bool = False
-    heads: int = 1
-    """Above 1: it was taken up again."""
 
     @property
     def plan(self) -> RunPlan:
@@ -278,14 +241,14 @@ class TuneRun(Struct, frozen=True):
 
 
 T = TypeVar("T")
-RUN, NOW, LOG = "run.jsonl", "now.json", "log"
+RUN, NOW = "run.jsonl", "now.json"
 MAX_BYTES = 64 * 1024 * 1024
 """Of a larger file only the beginning is read."""
 _EVENTS: dict[str, type[RunHead | Boot | RunEnd]] = {"head": RunHead, "boot": Boot, "end": RunEnd}
 
 
 class TuneRunRecord:
-    """The files of one run, requests included, for the process that does it. Every method raises `NotWrittenError`."""
+    """The files of one run, for the process that does it. Every method raises `NotWrittenError`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -306,52 +269,28 @@ class TuneRunRecord:
         with files.writing(path, NotWrittenError):
             files.replace(path, encode(json_of(now)))
 
-    def write_setup(self, setup: Setup) -> None:
-        path = self.directory / SETUP
-        with files.writing(path, NotWrittenError):
-            files.replace(path, json.dumps({"schema": SCHEMA, **json_of(setup)}).encode())
-
-    def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
-        """Append a boot's requests."""
-        path = self.directory / SAMPLES
-        written = {
-            "boot": number,
-            "discarded": discarded,
-            "warnings": sorted(measured.warnings),
-            "notes": measured.notes,
-            "problem": measured.problem,
-            "seen": json_of(measured.seen),
-            "samples": [json_of(sample) for sample in measured.samples],
-        }
-        with files.writing(path, NotWrittenError):
-            files.append_line(path, json.dumps(written, separators=(",", ":")).encode())
-
 
 def read_run(directory: Path) -> TuneRun | None:
     """The run of a directory, None where there is none to be read. What cannot be read is passed over."""
-    heads: list[RunHead] = []
+    head: RunHead | None = None
     boots: dict[int, Boot] = {}
     end: RunEnd | None = None
     for line in _read(directory / RUN).split(b"\n"):
         event = read_line(line)
         if isinstance(event, RunHead):
-            heads.append(event)
-            end = None
+            head, end = event, None
         elif isinstance(event, Boot):
             boots[event.number] = event
         elif isinstance(event, RunEnd):
             end = event
-    if not heads:
+    if head is None:
         return None
-    head = heads[-1]
-    written = decode(CurrentStep, _object(_read(directory / NOW)))
-    now = written if written is not None and written.at >= head.at and end is None else None
+    now = decode(CurrentStep, _object(_read(directory / NOW))) if end is None else None
     # The screens look at runs, too, and psutil is not for them.
     from specdash.system.processes import same_process
 
     alive = end is None and same_process(head.pid, head.pid_started)
-    ordered = tuple(boots[number] for number in sorted(boots))
-    return TuneRun(str(directory), head, ordered, now, end, alive, len(heads))
+    return TuneRun(str(directory), head, tuple(boots[number] for number in sorted(boots)), now, end, alive)
 
 
 def read_line(line: bytes) -> RunHead | Boot | RunEnd | None:
@@ -361,23 +300,25 @@ def read_line(line: bytes) -> RunHead | Boot | RunEnd | None:
     return decode(kind, data) if kind is not None else None
 
 
-def run_directories(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """Those of all runs, the newest last."""
-    try:
-        return sorted(path for path in tune_runs_dir(env).iterdir() if (path / RUN).is_file())
-    except OSError:
-        return []
-
-
 def newest_run(env: Mapping[str, str] = os.environ) -> TuneRun | None:
     """The run that was begun last; one that is alive comes before those that are not."""
+    try:
+        directories = sorted(path for path in tune_runs_dir(env).iterdir() if (path / RUN).is_file())
+    except OSError:
+        return None
     newest: TuneRun | None = None
-    for directory in reversed(run_directories(env)[-5:]):
+    for directory in reversed(directories[-5:]):
         run = read_run(directory)
         if run is not None and run.alive:
             return run
         newest = newest or run
     return newest
+
+
+def gains_of(run: TuneRun) -> dict[int, Gain]:
+    """What the boots of a run gain over its start, by number."""
+    found = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
+    return {boot.number: gain for boot, gain in zip(run.boots, found, strict=True) if gain is not None}
 
 
 def encode(data: Mapping[str, Any]) -> bytes:
@@ -407,66 +348,3 @@ def _object(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
-
-
-# What a run of the tuner is about, so that it can be taken up again only where it still is about the same.
-#
-# Beside the files above: `setup.json`, the options and the fingerprint, written before the first restart;
-# and `samples.jsonl`, every request that was measured, those of discarded boots too. No secrets: settings are in the
-# fingerprint as digests, prompts by a digest of them all.
-
-
-SCHEMA = "specdash.tune/1"
-SETUP, SAMPLES = "setup.json", "samples.jsonl"
-Fingerprint = dict[str, str]
-
-
-class Setup(Struct, frozen=True):
-    """Options as the command line has them, and what they met."""
-
-    options: Mapping[str, Any]
-    fingerprint: Fingerprint
-
-
-def read_setup(directory: Path) -> Setup:
-    """Raises `InputError` for a directory of no run, or of another version."""
-    path = directory / SETUP
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        if written["schema"] != SCHEMA:
-            raise InputError(
-                f"{path}: {written['schema']}, where this version of specdash writes {SCHEMA}; begin again"
-            )
-        return Setup(dict(written["options"]), {str(key): str(value) for key, value in written["fingerprint"].items()})
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; name the directory of a run of `specdash tune`") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{path} is damaged; begin again") from None
-
-
-def kept_samples(directory: Path) -> list[dict[str, Any]]:
-    """What was kept of each boot, discarded ones too; lines that are none are passed over."""
-    lines = _read(directory / SAMPLES).splitlines()
-    return [row for line in lines if (row := _object(line)) is not None]
-
-
-def known_warnings(directory: Path, boots: Iterable[int]) -> frozenset[str] | None:
-    """Classes of warnings of these boots; None where none of them was kept."""
-    wanted = set(boots)
-    found = [row for row in kept_samples(directory) if row.get("boot") in wanted and not row.get("discarded")]
-    return frozenset(str(name) for row in found for name in row.get("warnings", ())) if found else None
-
-
-def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not as it was, one line each."""
-    lines = []
-    for name in sorted({**before, **now}):
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        if name.startswith("setting "):
-            change = "was added" if old is None else "was removed" if new is None else "was changed"
-            lines.append(f"{name.removeprefix('setting ')} {change}")
-        else:
-            lines.append(f"{name}: {old or 'none'} then, {new or 'none'} now")
-    return lines

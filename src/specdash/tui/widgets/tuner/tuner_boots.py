@@ -9,7 +9,7 @@ from msgspec import Struct
 from specdash.system.text import UNKNOWN, change, clean, clock, duration, number, percent, rate, seconds
 from specdash.system.text import gain as gain_text
 from specdash.tui.spans import fit
-from specdash.tui.tuner_model import chosen_point, guessed_speed, start_speed
+from specdash.tui.tuner_model import chosen_point, start_speed
 from specdash.tui.widgets.panel import Column, RowsPanel, TextPart, TitledPanel, message, table
 from specdash.tui.widgets.tuner.tuner_plan import gain_role, labelled, point_words, settings_words
 from specdash.tune.run.status import ClassFigures, by_class, excluded_points
@@ -75,10 +75,8 @@ class SpeedChart(TitledPanel):
             legend += [("  ", "dim"), (signs.out, "warn"), (" out by a limit", "dim")]
         if any(boot.result.failure and not boot.excluded for boot in run.boots):
             legend += [("  ", "dim"), (signs.failed, "bad"), (" failed", "dim")]
-        if guessed_speed(run) is not None:
-            legend += [("  ", "dim"), (signs.guess, "gain"), (" best guess", "dim")]
-        elif chosen_point(run) is not None:
-            legend += [("  ", "dim"), (signs.guess, "good"), (" chosen", "dim")]
+        if chosen_point(run) is not None:
+            legend += [("  ", "dim"), (signs.chosen, "good"), (" chosen", "dim")]
         return tuple(legend)
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
@@ -95,7 +93,7 @@ class _Signs(Struct, frozen=True):
     failed: str
     below: str
     out: str
-    guess: str
+    chosen: str
     bar: str
     line: str
 
@@ -124,15 +122,14 @@ def chart_lines(run: TuneRun, gains: Mapping[int, Gain], width: int, height: int
     """`height` lines: the plot, and below it the boots' numbers."""
     rows = height - 1
     dots, start, signs = dots_of(run, gains), start_speed(run), _SIGNS
-    guess = guessed_speed(run)
-    speeds = [value for value in (*(dot.speed for dot in dots), start, guess) if value is not None]
+    speeds = [value for value in (*(dot.speed for dot in dots), start) if value is not None]
     room = width - _SCALE
     if rows < 2 or room < 10:
         return []
     if not speeds:
         return message(f"no boot has measured a speed yet: {len(dots)} failed", width, height, "warn")
     low, high = _scale(speeds, [end for dot in dots for end in (dot.low, dot.high) if end is not None], start)
-    columns = max(len(dots) + (guess is not None), run.plan.budget.restarts)
+    columns = max(len(dots), run.plan.budget.restarts)
     cells = max(min(room // columns, _MOST_CELLS), 1)
     dots = dots[-(room // cells) :]
     grid: list[list[Span]] = [[(" ", "faint")] * room for _ in range(rows)]
@@ -150,9 +147,6 @@ def chart_lines(run: TuneRun, gains: Mapping[int, Gain], width: int, height: int
                 grid[y][x] = (signs.bar, dot.role)
         sign = _sign(dot, signs, below=below)
         grid[rows - 1 if dot.speed is None else row_of(dot.speed)][x] = (sign, f"{dot.role} bold")
-    x = len(dots) * cells + cells // 2
-    if guess is not None and x < room:
-        grid[row_of(guess)][x] = (signs.guess, "gain bold")
     labels = {rows - 1: rate(low), 0: rate(high)}
     lines: list[Line] = []
     for y, row in enumerate(grid):
@@ -170,7 +164,7 @@ def _sign(dot: BootDot, signs: _Signs, *, below: bool) -> str:
     if dot.is_out:
         return signs.out
     if dot.is_chosen:
-        return signs.guess
+        return signs.chosen
     return signs.start if dot.is_start else signs.tried
 
 
@@ -250,12 +244,9 @@ class BootsTable(RowsPanel[BootRow]):
         return (*spans, (f"  {number(failed)} failed", "warn")) if failed else tuple(spans)
 
     def aside(self, view: View) -> Line:
-        """Whether this run was taken up again."""
+        """Who does this run."""
         run = self.model.run
-        if run is None:
-            return ()
-        again = "taken up again, " if run.heads > 1 else ""
-        return ((f"{again}{clean(run.head.command, 40)}, pid {run.head.pid}", "dim"),)
+        return ((f"{clean(run.head.command, 40)}, pid {run.head.pid}", "dim"),) if run is not None else ()
 
     def rows(self, view: View) -> Sequence[BootRow]:
         """The newest first."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from specdash.core.changes import shown_value
 from specdash.core.readings import ReadingStatus
 from specdash.insight.charts import Metric
-from specdash.system.text import UNKNOWN, clean, clock, counted, duration, number, percent, rate
+from specdash.system.text import UNKNOWN, clean, clock, counted, duration, number, percent
 from specdash.system.text import gain as gain_text
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import BLANK, GLYPHS, Line, Span, bar, fit, line_width, spread, wrap
-from specdash.tui.tuner_model import TunerSituation, best_boot, chosen_settings, guessed_speed
+from specdash.tui.tuner_model import TunerSituation, best_boot, chosen_settings
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart
 from specdash.tune.run.status import RunState, TuneStep
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specdash.tui.view import View
     from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import Budget, Point, TuneOutcome
-    from specdash.tune.run.status import CurrentStep, Guess, RunPlan, Settings, TuneRun
+    from specdash.tune.run.status import CurrentStep, RunPlan, Settings, TuneRun
 
 
 # How the tuner stands, in one bar that is read in two seconds; and what it does now, and why.
@@ -31,16 +31,10 @@ if TYPE_CHECKING:
 BAR = "tuner-bar"
 LABEL = 10
 _PROGRESS = 20
-_AFTERWARDS = {
-    TuneStep.VERIFY: "COMPARING THE TEXTS of the choice with those without drafts,",
-    TuneStep.RESTORE: "PUTTING THE ORIGINAL BACK",
-    TuneStep.COMMIT: "APPLYING THE CHOICE",
-}
-"""What a run does once it boots no further point."""
 
 
 class TunerBar(LinesWidget):
-    """The state; while a run goes on, the present boot, why it is made, and the model's best guess."""
+    """The state; while a run goes on, the present boot, and why it is made."""
 
     def __init__(self, model: TunerModel) -> None:
         super().__init__(id=BAR)
@@ -68,10 +62,6 @@ def bar_lines(model: TunerModel, view: View, width: int, *, tall: bool) -> list[
     run = model.run
     if model.under_way and run is not None:
         lines += _going_on(run, view, width)
-    elif run is not None and not model.wants_plan and model.state is RunState.CUT_SHORT:
-        resume, stop = (view.keys[action] for action in ("resume", "stop"))
-        text = f"armed, {resume} takes the run up where it was; {stop} ends it, and puts the settings from before back"
-        lines += labelled("do", text, "text bold", width, 2)
     return [*lines, BLANK] if tall else lines
 
 
@@ -111,9 +101,8 @@ def _state(model: TunerModel, view: View) -> tuple[str, str, str]:
     after = f"after {counted(run.restarts, 'restart')}"
     end = run.end
     if state is RunState.CUT_SHORT or end is None:
-        if model.on_trial is False:
-            return f"CUT SHORT {after}: its process is gone; your settings are back", "warn", GLYPHS.note
-        return f"CUT SHORT {after}: its process is gone, and the service may run what it tried", "bad", GLYPHS.alert
+        words = f"CUT SHORT {after}: its process is gone, and the backend puts your settings back by itself"
+        return words, "warn", GLYPHS.note
     role = "bad" if end.restored is False else "warn"
     back = "MAY STILL RUN WHAT WAS TRIED" if end.restored is False else "your settings are back"
     why = f": {clean(end.error, 300)}" if end.error else ""
@@ -147,8 +136,8 @@ def _outcome_state(run: TuneRun) -> tuple[str, str, str]:
 def _boot_words(run: TuneRun) -> str:
     now = run.now
     after = f"after {number(run.restarts)} of {number(run.plan.budget.restarts)} boots"
-    if now is not None and now.step in _AFTERWARDS:
-        return f"{_AFTERWARDS[now.step]} {after}"
+    if now is not None and now.step is TuneStep.RESTORE:
+        return f"PUTTING THE ORIGINAL BACK {after}"
     words = f"TUNING boot {number(now.number if now is not None else None)} of {number(run.plan.budget.restarts)}"
     return f"{words} · {now.stage}" if now is not None and now.stage is not None else words
 
@@ -172,20 +161,18 @@ def _going_on(run: TuneRun, view: View, width: int) -> list[Line]:
     now = run.now
     if now is None:
         return labelled("now", "no progress reported yet", "dim", width, 1)
-    lines = [_now_line(now, _users(run, now, view), view.picture.wall, width)]
+    lines = [_now_line(now, _users(run, view), view.picture.wall, width)]
     if now.why:
         lines += labelled("why", clean(now.why, 400), "text", width, 2)
-    if now.guess is not None:
-        lines.append(_guess_line(run, now.guess, width))
     return lines
 
 
-def _users(run: TuneRun, now: CurrentStep, view: View) -> Line:
-    """Who waits: as the run says, else as this dashboard sees it, where it is the same server that it watches."""
-    held, queued = now.held, None
+def _users(run: TuneRun, view: View) -> Line:
+    """Who waits, where this dashboard watches the server that is tuned."""
+    held, queued = None, None
     if run.plan.url.rstrip("/") == view.picture.backend.url.rstrip("/"):
         proxy, deferred = view.picture.proxy, view.picture.backend.requests_deferred
-        if held is None and proxy.status is ReadingStatus.KNOWN and proxy.live is not None:
+        if proxy.status is ReadingStatus.KNOWN and proxy.live is not None:
             held = proxy.live.waiting
         queued = int(deferred) if deferred is not None else None
     return (("  held ", "dim"), _waiting(held), ("  queued ", "dim"), _waiting(queued), (" ", "dim"))
@@ -204,8 +191,6 @@ def _now_line(now: CurrentStep, users: Line, wall: float, width: int) -> Line:
     if now.done is not None and now.total and room >= 8:
         filled, rest = bar(now.done / now.total, min(_PROGRESS, room))
         spans += [(filled, "decode track"), (rest, "faint track")]
-    elif now.detail and room >= 12:
-        spans.append((fit(f"  {clean(now.detail, 200)}", room - 2).rstrip(), "dim"))
     left: Line = (*spans, *(since if room >= 0 else ()))
     gap = width - line_width(left) - line_width(users)
     return (*left, (" " * gap, "text"), *users) if gap >= 0 else left
@@ -213,19 +198,6 @@ def _now_line(now: CurrentStep, users: Line, wall: float, width: int) -> Line:
 
 def _waiting(requests: int | None) -> Span:
     return (number(requests), "warn bold" if requests else "dim" if requests is None else "text")
-
-
-def _guess_line(run: TuneRun, guess: Guess, width: int) -> Line:
-    spans: list[Span] = [(f" {'best':<{LABEL}}", "accent"), (point_words(guess.point, 44), "text bold")]
-    if guess.point == run.plan.start:
-        return (*spans, ("  your settings: nothing better so far", "dim"))
-    speed = guessed_speed(run)
-    spans += [
-        (f"  {rate(speed)} tok/s  " if speed is not None else "  ", "text"),
-        (gain_text(guess.gain, guess.low, guess.high), gain_role(guess.low, guess.high)),
-    ]
-    note = "  the model's guess, not confirmed"
-    return (*spans, (note, "dim")) if line_width(spans) + len(note) <= width else tuple(spans)
 
 
 PLAN, CARD = "tuner-plan", "tuner-card"
@@ -366,14 +338,10 @@ class OutcomeCard(TextPart):
     def content(self, view: View, width: int, height: int) -> list[Line]:
         """Gain, settings, what is in force, and the evidence."""
         run = self.model.run
-        return (
-            outcome_lines(run, self.model.gains, self.model.on_trial, min(width, _MOST_WIDTH))
-            if run is not None
-            else []
-        )
+        return outcome_lines(run, self.model.gains, min(width, _MOST_WIDTH)) if run is not None else []
 
 
-def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], on_trial: bool | None, width: int) -> list[Line]:
+def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], width: int) -> list[Line]:
     """The card below its title."""
     end = run.end
     outcome = end.outcome if end is not None else None
@@ -388,14 +356,8 @@ def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], on_trial: bool | None
         )
     elif end is not None and end.in_force:
         lines += labelled("in force", clean(end.in_force, 200), "text", width, 2)
-    elif end is None and on_trial is False:
-        lines += labelled("in force", "the original", "text", width, 1)
     elif end is None:
-        lines += labelled(
-            "in force", "may be what was tried: x, or a restart of the backend, puts it back", "bad", width, 2
-        )
-    if end is not None and end.texts:
-        lines += labelled("texts", clean(end.texts, 200), "text", width, 2)
+        lines += labelled("in force", "the original, once the backend has put it back", "text", width, 1)
     lines += _evidence_lines(run, gains, outcome, width)
     if end is not None and end.error:
         lines += labelled("error", clean(end.error, 400), "bad", width, 3)
@@ -431,7 +393,7 @@ def _setting_lines(run: TuneRun, settings: Settings, width: int) -> list[Line]:
 
 def _evidence_lines(run: TuneRun, gains: Mapping[int, Gain], outcome: TuneOutcome | None, width: int) -> list[Line]:
     spent = outcome.restarts if outcome is not None and outcome.restarts else run.restarts
-    took = duration(run.end.at - run.head.at, short=True) if run.end is not None and run.heads == 1 else ""
+    took = duration(run.end.at - run.head.at, short=True) if run.end is not None else ""
     failed = sum(bool(boot.result.failure) for boot in run.boots)
     parts = [f"{number(spent)} of {number(run.plan.budget.restarts)} restarts" + (f" in {took}" if took else "")]
     if failed:
