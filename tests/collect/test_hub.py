@@ -278,8 +278,11 @@ class Watched(SchedulingWatch):
     """A watch with a clock, and what it published."""
 
     def __init__(self) -> None:
-        self.clock, self.states = Clock(), list[bool]()
-        super().__init__(lambda reading: self.states.append(reading.value.is_starved), self.clock)  # type: ignore[union-attr]
+        self.clock, self.states, self.work_s = Clock(), list[bool](), 0.0
+        super().__init__(self.took, self.clock, lambda: self.work_s)
+
+    def took(self, reading: Reading[Any]) -> None:
+        self.states.append(reading.value.is_starved)  # type: ignore[union-attr]
 
     def sleep(self, *late: float) -> None:
         """Wake up so late each time."""
@@ -320,6 +323,9 @@ def test_a_silence_is_its_own_doing_where_it_slept_through_it_also_before_it_wok
     later = watch.clock.now
     watch.sleep(*[0.0] * 8)
     assert not watch.slept_since(later)
+    watch.clock.now += 3.0
+    watch.work_s += 2.5
+    assert not watch.slept_since(later), "what it took in meanwhile came in time"
 
 
 @pytest.mark.slow

@@ -29,8 +29,18 @@ def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> N
     ("text", "named"),
     [
         ("refresh = 3", "config.toml: refresh = 3: must be one of 0.5, 1, 2, 5 (seconds)"),
-        ("drain_timeout = true", "drain_timeout = 'True': must be seconds, from 1 to 86400"),
-        ("history_mb = 0", "history_mb = 0: must be MB, from 1 to 1e+06"),
+        ("drain_timeout = true", "drain_timeout = True: must be seconds, from 1 to 86400"),
+        ('drain_timeout = "soon"', "drain_timeout = 'soon': must be seconds, from 1 to 86400"),
+        ("drain_timeout = " + "9" * 400, "9...9"),
+        ("drain_timeout = " + "9" * 5000, "not valid TOML: a number is too long"),
+        ("keys = " + "[" * 5000, "not valid TOML: a number is too long, or tables are too deep"),
+        (f"[keys{'.a' * 5000}]", "its tables are too deep"),
+        (f"[refresh{'.a' * 5000}]", "must be one of 0.5"),
+        ("history_mb = 0", "history_mb = 0: must be MB, from 1 to 1000000"),
+        ('url = ""', "url = '': must be a text that is not empty"),
+        ('proxy_url = "ftp://x"', "config.toml: proxy_url: 'ftp://x': the scheme must be http"),
+        ('log = "a\\u0000b"', "must be a file, journal:UNIT"),
+        ('"\\u001b[31m\\n" = 1', "unknown setting '·'"),
         ("utl = 1", "did you mean 'url'"),
         ("url = ", "not valid TOML"),
         ('proxy_log = "journal:--all"', "must be a file, journal:UNIT"),
@@ -41,10 +51,10 @@ def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> N
         (A + 'modle = "m"', r"\[\[target\]\] 1 \(\"a\"\): modle: no setting of a target; did you mean 'model'\?"),
         (
             '[[target]]\nname = "a"\nurl = "ssh://me:secret@gpu1"',
-            r"1 \(\"a\"\): write a machine as .* without a password",
+            r"1 \(\"a\"\): url: write a machine as .* without a password",
         ),
         (A + A, r"\[\[target\]\] 2 \(\"a\"\): name = 'a': another one is called so"),
-        ('[[target]]\nname = "a"\nurl = "ftp://x"', r"\[\[target\]\] 1 \(\"a\"\): 'ftp://x': the scheme must be http"),
+        ('[[target]]\nname = "a"\nurl = "ftp://x"', r"1 \(.*\): url: 'ftp://x': the scheme must be http"),
     ],
 )
 def test_a_bad_file_names_the_setting_and_what_is_wanted(text: str, named: str) -> None:
@@ -52,12 +62,30 @@ def test_a_bad_file_names_the_setting_and_what_is_wanted(text: str, named: str) 
         resolve({}, {}, text)
 
 
-@pytest.mark.parametrize("line", ['api_key = "sk-canary"', 'proxy_key = "sk-canary"', 'apikey = "sk-canary"', ""])
-def test_a_key_in_the_wrong_place_is_not_repeated(line: str) -> None:
-    url = "http://user:sk-canary@gpu1" if not line else "http://gpu1"
-    with pytest.raises(InputError, match="target") as raised:
-        resolve({}, {}, f'[[target]]\nname = "a"\nurl = "{url}"\n{line}')
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('api_key = "sk-canary"', 'proxy_key = "sk-canary"', 'apikey = "sk-canary"', 'api_key_env = "sk-canary"'),
+        *(
+            'proxy_url = "http://me:sk-canary@gpu1"',
+            'proxy_url = "gpu1/?key=sk-canary"',
+            'proxy_key_env = ["sk-canary"]',
+        ),
+    ],
+)
+@pytest.mark.parametrize("table", ["", '[[target]]\nname = "a"\nurl = "gpu1"\n'])
+def test_a_key_in_the_wrong_place_is_not_repeated(line: str, table: str) -> None:
+    with pytest.raises(InputError, match=line.split(" ", 1)[0]) as raised:
+        resolve({}, {}, table + line)
     assert "sk-canary" not in str(raised.value)
+
+
+def test_a_misspelt_variable_is_named_and_one_of_another_program_is_not() -> None:
+    warned: list[str] = []
+    resolve(
+        {}, {"SPECDASH_REFERSH": "2", "SPECDASH_REQUIRE_NODE": "1", "SPECDASH_LAYOUT": ""}, None, warn=warned.append
+    )
+    assert warned == ["environment SPECDASH_REFERSH: no setting, and ignored; did you mean 'refresh'?"]
 
 
 def test_a_target_has_what_its_own_table_says_and_nothing_of_another_server() -> None:

@@ -8,7 +8,7 @@ from specdash.cli.options import print_json, resolved_settings
 from specdash.core import paths
 from specdash.core.config import BY_NAME
 from specdash.core.errors import ExitCode
-from specdash.system.text import UNKNOWN
+from specdash.system.text import UNKNOWN, clean
 
 if TYPE_CHECKING:
     import argparse
@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
         value = UNKNOWN if setting.value is None else setting.value
         if name == "target":
             value = ", ".join(table["name"] for table in setting.value) or UNKNOWN
-        print(f"{name:<14} {value!s:<28} {setting.origin:<36} {BY_NAME[name].help}")
+        print(f"{name:<14} {clean(str(value)):<28} {setting.origin:<36} {BY_NAME[name].help}")
     return ExitCode.OK

@@ -143,7 +143,7 @@ def changed_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...] | None:
 def _text_of(path: Path) -> str | None:
     """None where there is no such file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

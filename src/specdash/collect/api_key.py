@@ -30,6 +30,8 @@ def resolve_api_key(
     InputError when the named source is missing, unreadable, empty, or holds what cannot be sent in an HTTP header.
     """
     if env_name is not None:
+        if not env_name.isidentifier():
+            raise InputError(f"{option} must name an environment variable that holds the key, never be the key itself")
         key = env.get(env_name, "").strip()
         if not key:
             raise InputError(f"the environment variable {env_name} ({option}) is not set or empty")

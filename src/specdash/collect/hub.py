@@ -115,12 +115,19 @@ SPAN_S = 5.0
 
 
 class SchedulingWatch:
-    """Publishes SCHEDULING readings: the first, at every tick while specdash is starved, and when that is over."""
+    """Publishes SCHEDULING readings: the first, at every tick while specdash is starved, and when that is over.
 
-    def __init__(self, publish: Callable[[Reading[Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._publish = publish
-        self._clock = clock
-        self._due = clock() + TICK_S
+    `worked` is the CPU time of its thread: who is late by own work, as for a server that floods it, did not sleep.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Reading[Any]], None],
+        clock: Callable[[], float] = time.monotonic,
+        worked: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._publish, self._clock, self._worked = publish, clock, worked
+        self._due, self._worked_s = clock() + TICK_S, 0.0
         self._delays: deque[tuple[float, float]] = deque()
         """When it woke, and how late that was."""
         self._was_starved = True
@@ -128,15 +135,15 @@ class SchedulingWatch:
     async def run(self) -> None:
         """Watch until cancelled, in the loop that polls."""
         while True:
-            self._due = self._clock() + TICK_S
+            self._due, self._worked_s = self._clock() + TICK_S, self._worked()
             await asyncio.sleep(TICK_S)
             self.woke()
 
     def woke(self) -> None:
         """Take in one wake-up, which was due `TICK_S` after the one before, and publish what it changes."""
-        now = self._clock()
-        self._delays.append((now, max(0.0, now - self._due)))
-        self._due = now + TICK_S
+        now, worked = self._clock(), self._worked()
+        self._delays.append((now, max(0.0, now - self._due - (worked - self._worked_s))))
+        self._due, self._worked_s = now + TICK_S, worked
         while self._delays[0][0] <= now - SPAN_S:
             self._delays.popleft()
         delay = SchedulingDelay(sum(late for _, late in self._delays), SPAN_S)
@@ -149,7 +156,7 @@ class SchedulingWatch:
         come in time and was not taken."""
         now = self._clock()
         late = sum(min(late, woke - asked) for woke, late in self._delays if woke > asked)
-        late += max(0.0, now - max(self._due, asked))
+        late += max(0.0, now - max(self._due, asked) - (self._worked() - self._worked_s))
         return late >= STARVED_SHARE * max(now - asked, TICK_S)
 
 

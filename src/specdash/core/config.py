@@ -13,6 +13,8 @@ from msgspec import Struct
 from specdash.core.errors import InputError, UsageError
 from specdash.core.log_places import PLACES
 from specdash.core.removed import REMOVED_SETTINGS, removed_setting
+from specdash.core.target import is_over_ssh, machine_and_server, normalise_url
+from specdash.system.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -21,6 +23,7 @@ WINDOWS_S: dict[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0, "1h": 3600
 """The windows that charts and windowed figures can have."""
 REFRESH_S: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
 """The refresh intervals, in seconds."""
+_PREFIX = "SPECDASH_"
 
 
 class Setting(Struct, frozen=True):
@@ -51,7 +54,7 @@ class Setting(Struct, frozen=True):
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return f"SPECDASH_{self.name.upper()}"
+        return _PREFIX + self.name.upper()
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -103,11 +106,13 @@ SCREEN_SETTINGS = ("window", "refresh", "theme")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 PLAIN_TEXTS = ("url", "api_key_env", "api_key_file", "model", "proxy_url", "proxy_key_env", *SERVICE_SETTINGS)
-"""Any text is right for these: where only they are given, pydantic is not imported, which takes 80 ms."""
+"""Texts are right for these: where only they are given, pydantic is not imported, which takes 80 ms."""
 
 
 COMMAND_LINE = "command line"
 """How the origin of a value begins that was given there."""
+MOST_SHOWN = 80
+"""Characters of a wrong key or value that its error repeats."""
 
 
 class Resolved(Struct, frozen=True):
@@ -125,15 +130,18 @@ def resolve(
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Resolved]:
     """The value of every setting with its origin. `command_line` holds only options that were given. `warn` hears of
-    each removed setting in the file and the environment, which is ignored.
+    each removed setting in the file and the environment, and of each misspelt one there; they are ignored.
 
     Raises `InputError` for a malformed file, an unknown key in it, and any value that cannot be read, `UsageError` for
     a removed value on the command line.
     """
     from_file = _without_removed(_parse_file(file_text, file_name), file_name, warn)
-    for name in REMOVED_SETTINGS:
-        if env.get(variable := f"SPECDASH_{name.upper()}"):
-            warn(f"environment {variable}: {removed_setting(name)}")
+    for variable in filter(env.get, env):
+        if variable.startswith(_PREFIX) and (name := variable.removeprefix(_PREFIX).lower()) not in BY_NAME:
+            meant = removed_setting(name) or f"no setting, and ignored; {near(name, BY_NAME)}"
+            # What resembles no setting may be another program's.
+            if name in REMOVED_SETTINGS or "did you mean" in meant:
+                warn(f"environment {clean(variable, MOST_SHOWN)}: {meant}")
     given: dict[str, Resolved] = {}
     for setting in SETTINGS:
         if command_line.get(setting.name) is not None:
@@ -142,11 +150,35 @@ def resolve(
             given[setting.name] = Resolved(env[setting.variable], f"environment {setting.variable}")
         elif setting.name in from_file:
             given[setting.name] = Resolved(from_file[setting.name], file_name)
-    if any(not isinstance(raw.value, str) or name not in PLAIN_TEXTS for name, raw in given.items()):
+    if any(not isinstance(raw.value, str) or not raw.value or name not in PLAIN_TEXTS for name, raw in given.items()):
         from specdash.core.config_model import checked
 
         given = checked(given)
+    _check_plain_texts(given)
     return {setting.name: given.get(setting.name, Resolved(setting.default, "default")) for setting in SETTINGS}
+
+
+def _check_plain_texts(given: Mapping[str, Resolved]) -> None:
+    """Raises `InputError`. What the command line has wrong is an error of usage, which its command raises."""
+    for name, raw in given.items():
+        try:
+            if name in PLAIN_TEXTS and not raw.origin.startswith(COMMAND_LINE):
+                check_plain(name, raw.value)
+        except ValueError as error:
+            raise InputError(f"{raw.origin}: {name}: {error}") from None
+
+
+def check_plain(name: str, value: str) -> str:
+    """The value of a setting of `PLAIN_TEXTS`. Raises ValueError for one that cannot be meant, in words that repeat
+    nothing secret."""
+    if name.endswith("_env") and not value.isidentifier():
+        raise ValueError("must be the name of an environment variable that holds the key, never the key itself")
+    if name in ("url", "proxy_url"):
+        try:
+            (machine_and_server if name == "url" and is_over_ssh(value) else normalise_url)(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return value
 
 
 def of_target(settings: Mapping[str, Resolved], name: str, *, alone: bool = False) -> dict[str, Resolved]:
@@ -188,23 +220,27 @@ def _without_removed(data: Mapping[str, Any], name: str, warn: Callable[[str], N
 
 
 def _parse_file(text: str | None, name: str) -> dict[str, Any]:
-    if not text:
-        return {}
+    data = read_toml(text or "", name)
+    for key in data:
+        if key not in BY_NAME and key not in REMOVED_SETTINGS:
+            raise InputError(f"{name}: unknown setting {clean(key, MOST_SHOWN)!r}; {near(key, BY_NAME)}")
+    return data
+
+
+def read_toml(text: str, name: str) -> dict[str, Any]:
+    """The tables of a file that a user wrote. Raises `InputError`."""
     import tomllib
 
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{name} is not valid TOML: {error}") from None
-    for key in data:
-        if key not in BY_NAME and key not in REMOVED_SETTINGS:
-            raise InputError(f"{name}: unknown setting {key!r}; {near(key, BY_NAME)}")
-    return data
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = error if isinstance(error, tomllib.TOMLDecodeError) else "a number is too long, or tables are too deep"
+        raise InputError(f"{name} is not valid TOML: {why}") from None
 
 
 def near(written: str, known: Collection[str]) -> str:
     """The known word that was probably meant, else all of them."""
     import difflib
 
-    close = difflib.get_close_matches(written, known, n=1)
+    close = difflib.get_close_matches(written[:MOST_SHOWN], known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -5,14 +5,27 @@ its JSON Schema. Imported only where there is something to check: pydantic takes
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import partial
+from reprlib import Repr
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from specdash.core.config import BY_NAME, SETTINGS, TARGET_KEYS, Resolved, Setting, near
-from specdash.core.errors import InputError, UsageError
+from specdash.core.config import (
+    BY_NAME,
+    MOST_SHOWN,
+    PLAIN_TEXTS,
+    SETTINGS,
+    TARGET_KEYS,
+    Resolved,
+    Setting,
+    check_plain,
+    near,
+)
+from specdash.core.errors import InputError
 from specdash.core.log_places import check_place
-from specdash.core.target import is_over_ssh, machine_and_server, normalise_url
+from specdash.system.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +34,10 @@ if TYPE_CHECKING:
 
 _EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
 _NAME = re.compile(r"[\w.@-]{1,40}")
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = MOST_SHOWN
 _WANTED = {
-    "string": "must be a text",
+    "string": "must be a text that is not empty",
     "boolean": "must be true or false",
     "object": 'must be a table: [keys], and below it lines such as pause = "space,p"',
     "array": 'must be tables: [[target]], and below each name = "gpu1", url = "http://gpu1:8080"',
@@ -34,10 +49,9 @@ def _number(value: Any) -> Any:
     """As a number, where its text is one: a flag is none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    try:
-        return float(str(value))
-    except ValueError:
-        return str(value)
+    with suppress(ValueError):
+        return float(value if isinstance(value, str) else "")
+    raise ValueError  # Its words come from the schema.
 
 
 def _flat(value: Any) -> Any:
@@ -66,14 +80,6 @@ def _check_names(tables: tuple[Any, ...]) -> tuple[Any, ...]:
     return tables
 
 
-def _check_address(table: Any) -> Any:
-    try:
-        (machine_and_server if is_over_ssh(table.url) else normalise_url)(table.url)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-    return table
-
-
 def _kind(setting: Setting) -> Any:
     """What its value is."""
     if isinstance(setting.default, bool):
@@ -90,6 +96,8 @@ def _kind(setting: Setting) -> Any:
         return Annotated[dict[str, Any], BeforeValidator(_flat)]
     if setting.name in ("log", "proxy_log"):
         return Annotated[str, Field(min_length=1), AfterValidator(check_place)]
+    if setting.name in PLAIN_TEXTS:
+        return Annotated[str, Field(min_length=1), AfterValidator(partial(check_plain, setting.name))]
     return Annotated[str, Field(min_length=1)]
 
 
@@ -107,7 +115,7 @@ _TARGET: Any = create_model(
     group=(_NAMED, Field("", description="The group that it is in, for `specdash fleet`.")),
     **_KEYS,
 )
-_TARGETS: Any = Annotated[tuple[Annotated[_TARGET, AfterValidator(_check_address)], ...], AfterValidator(_check_names)]
+_TARGETS: Any = Annotated[tuple[_TARGET, ...], AfterValidator(_check_names)]
 _FIELDS: Any = {setting.name: _field(setting) for setting in SETTINGS if setting.name != "target"}
 CONFIG: Any = create_model(
     "config.toml", __config__=_TABLE, target=(_TARGETS, Field((), description=BY_NAME["target"].help)), **_FIELDS
@@ -128,26 +136,30 @@ def checked(given: Mapping[str, Resolved]) -> dict[str, Resolved]:
             where += f": [[target]] {int(inner[0]) + 1}"
             where += f' ("{called}")' if isinstance(called, str) and _NAME.fullmatch(called) else ""
             model = _TARGET
-        raise InputError(what_is_wrong(row, model, where, "no setting of a target")) from None
+        raise InputError(what_is_wrong(row, model, where)) from None
+    except RecursionError:
+        raise InputError(f"{next(iter(given.values())).origin}: its tables are too deep") from None
     values = read.model_dump(exclude_unset=True)
     return {name: Resolved(values[name], raw.origin) for name, raw in given.items()}
 
 
-def what_is_wrong(row: ErrorDetails, model: type[BaseModel], where: str, unknown: str) -> str:
-    """A mistake in one line: where it stands, the key, its value, and what it must be; `unknown` words that a key is
-    none of the model's. Neither repeats the value of an unknown key, which may be a secret."""
-    key = str(row["loc"][-1])
+def what_is_wrong(row: ErrorDetails, model: type[BaseModel], where: str) -> str:
+    """A mistake in one line: where it stands, the key, its value, and what it must be. It repeats no value that may be
+    a secret: of an unknown key, of the name of a variable, and of an address that holds a password."""
+    key = clean(str(row["loc"][-1]), MOST_SHOWN)
     if row["type"] == "extra_forbidden":
         if key in ("api_key", "proxy_key"):
             return f"{where}: {key}: keys are no part of this file; name the variable that holds it with {key}_env"
-        return f"{where}: {key}: {unknown}; {near(key, model.model_fields)}"
+        return f"{where}: {key}: no setting of a target; {near(key, model.model_fields)}"
     if row["type"] == "missing":
         return f'{where}: {key} is missing; write {key} = "{_EXAMPLE[key]}"'
     schema = model.model_json_schema()["properties"].get(key, {"type": "array"})
     wanted = str(row["ctx"]["error"]) if row["type"] == "value_error" else ""
     if schema["type"] == "array":
         return f"{where}: {wanted or _WANTED['array']}"
-    return f"{where}: {key} = {row['input']!r}: {wanted or _wanted(schema)}"
+    hidden = key in PLAIN_TEXTS and (wanted or key.endswith("_env"))
+    value = "" if hidden else f" = {_SHORT.repr(row['input'])}"
+    return f"{where}: {key}{value}: {wanted or _wanted(schema)}"
 
 
 def _word(choice: str | float) -> str:
@@ -161,7 +173,7 @@ def _wanted(schema: Mapping[str, Any]) -> str:
     if schema["type"] == "number" and "maximum" not in schema:
         return "must be a number from 0 on"
     if "maximum" in schema:
-        return f"must be {schema['unit']}, from {schema['minimum']:g} to {schema['maximum']:g}"
+        return f"must be {schema['unit']}, from {schema['minimum']:g} to {schema['maximum']:.10g}"
     return _WANTED[schema["type"]]
 
 

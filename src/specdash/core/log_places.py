@@ -18,8 +18,8 @@ def program_and_name(place: str) -> tuple[str, str] | None:
 
 
 def check_place(place: str) -> str:
-    """The place. Raises ValueError for a unit or container that cannot have that name."""
+    """The place. Raises ValueError for a file, unit or container that cannot have that name."""
     found = program_and_name(place)
-    if found is not None and not _NAME.fullmatch(found[1]):
+    if "\0" in place or (found is not None and not _NAME.fullmatch(found[1])):
         raise ValueError(f"must be {PLACES}, such as journal:llama-server.service")
     return place

@@ -150,7 +150,8 @@ def normalise_url(written: str, key_option: str = "--api-key-env") -> str:
     if not host or re.search(r"[^\w.:%\-]", host) or _UNPRINTABLE.search(address):
         raise UsageError(f"{written!r} names no host; write an address like http://127.0.0.1:8080")
     if parts.query or parts.fragment:
-        raise UsageError(f"{written!r}: a base address has no ? or # part; leave it off")
+        # Without the part itself: it may hold a key.
+        raise UsageError(f"{re.split('[?#]', written)[0]!r}: a base address has no ? or # part; leave it off")
     shown_host = f"[{host}]" if ":" in host else host
     authority = shown_host if port is None else f"{shown_host}:{port}"
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")

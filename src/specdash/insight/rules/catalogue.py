@@ -14,18 +14,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from math import inf
+from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.core.config import near
+from specdash.core.config import near, read_toml
 from specdash.core.env_edit import printable
 from specdash.core.errors import InputError
 from specdash.core.records import Alert, AlertSeverity, Symptom
 from specdash.core.removed import removed_rule
 from specdash.insight.rules.scene import RuleScene
+from specdash.system.text import clean
 
 if TYPE_CHECKING:
     from specdash.core.readings import Source
@@ -157,20 +158,14 @@ def with_user_limits(
 
     Raises `InputError` for a malformed file, an unknown rule, field or limit, and a value that cannot be meant.
     """
-    import tomllib
-
     by_id = {rule.id: rule for rule in rules}
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{name} is not valid TOML: {error}") from None
-    for rule_id, table in tables.items():
+    for rule_id, table in read_toml(text, name).items():
         gone = removed_rule(rule_id)
         if gone is not None:
             warn(f"{name}: {gone}")
             continue
         if rule_id not in by_id:
-            raise InputError(f"{name}: unknown rule [{rule_id}]; {near(rule_id, by_id)}")
+            raise InputError(f"{name}: unknown rule [{clean(rule_id, 80)}]; {near(rule_id, by_id)}")
         if not isinstance(table, dict):
             raise InputError(f"{name}: {rule_id} wants a table, such as [{rule_id}]")
         limits = table.get("limits")
@@ -189,8 +184,8 @@ def _changed(rule: Rule, table: Mapping[str, Any], where: str) -> Rule:
         if name == "limits":
             if not isinstance(value, dict):
                 raise InputError(f"{where}: limits wants a table, such as limits.{next(iter(rule.limits), 'NAME')} = 1")
-            if unknown := value.keys() - rule.limits.keys():
-                raise InputError(f"{where}: no limit is called {min(unknown)}; {near(min(unknown), rule.limits)}")
+            if unknown := min(value.keys() - rule.limits.keys(), default=""):
+                raise InputError(f"{where}: no limit is called {clean(unknown, 80)}; {near(unknown, rule.limits)}")
             changed = {limit: _number(amount, f"{where}: limits.{limit}") for limit, amount in value.items()}
             changes[name] = {**rule.limits, **changed}
         elif name in ("raise_after_s", "clear_after_s"):
@@ -201,14 +196,14 @@ def _changed(rule: Rule, table: Mapping[str, Any], where: str) -> Rule:
             changes[name] = value
         elif name in ("severity", "enabled"):
             wanted = f"one of {', '.join(AlertSeverity)}" if name == "severity" else "true or false"
-            raise InputError(f"{where}: {name} = {value!r}: must be {wanted}")
+            raise InputError(f"{where}: {name} = {clean(repr(value), 80)}: must be {wanted}")
         else:
             known = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
-            raise InputError(f"{where}: {name}: cannot be changed; {near(name, known)}")
+            raise InputError(f"{where}: {clean(name, 80)}: cannot be changed; {near(name, known)}")
     return replace(rule, **changes)
 
 
 def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-        raise InputError(f"{where} = {value!r}: must be a number from 0 on")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= float_info.max:
+        raise InputError(f"{where} = {clean(repr(value), 80)}: must be a number from 0 on")
     return value
