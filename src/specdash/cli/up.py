@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -59,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
             ended = next((kept for kept in keeper.kept.values() if not kept.is_alive()), None)
             if clients is None and (seen := client_view({role: env_files[role] for role in roles})) and seen.ready:
                 clients = seen
-                print(clients.line, flush=True)
+                # A full disk behind standard output ends no service.
+                with contextlib.suppress(OSError):
+                    print(clients.line, flush=True)
         for item in sockets:
             item.close()
         # The proxy first: it lets its requests finish while the backend still answers.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 import signal
@@ -44,6 +43,7 @@ from specdash.core.changes import Role
 from specdash.core.envfile import read_values
 from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, UsageError, errors
 from specdash.core.structs import json_of
+from specdash.system.files import user_name
 from specdash.system.text import UNKNOWN, plain, table, timestamp
 
 if TYPE_CHECKING:
@@ -126,18 +126,23 @@ class _Row(Struct, frozen=True):
 
 def _found(role: Role) -> _Row | str:
     """The service of a role, the one that runs before the unit that does not; or why there is none."""
-    unit = UNIT_OF[role]
-    status = systemd.status(unit) if (units.unit_directory(os.environ) / unit).exists() else None
+    unit, status, why = UNIT_OF[role], None, "it does not run"
+    if (units.unit_directory(os.environ) / unit).exists():
+        try:
+            status = systemd.status(unit)
+        except ServiceError as error:
+            why = str(error)
     if status is None or not status.alive:
         deployment = find_deployment(resolved_settings(None))
         service = deployment.service(role)
         record = service.record() if service is not None else None
-        if service is not None and record is not None and manager_of(main_pid(record)) != BY_SYSTEMD:
-            return _Row(role, service.name, service.manager(), service.env_file, service.status())
+        manager = manager_of(main_pid(record)) if record is not None else None
+        if service is not None and manager is not None and (status is None or manager != BY_SYSTEMD):
+            return _Row(role, service.name, manager, service.env_file, service.status())
         if status is None:
             if service is None:
                 return f"{role}: {deployment.missing.get(role)}"
-            return f"{role}: it does not run; `{start_command(role, service.env_file)}` starts it"
+            return f"{role}: {why}; `{start_command(role, service.env_file)}` starts it"
     return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit), status)
 
 
@@ -155,11 +160,17 @@ def _act(action: str, rows: list[_Row]) -> int:
     code = ExitCode.OK
     for row in reversed(rows) if action == "stop" else rows:
         failed = None
-        if row.manager != BY_SYSTEMD:
+        if row.name != UNIT_OF[row.role]:
             _without_systemd(action, row)
         else:
-            {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}[action](row.name)
-            failed = _failed_at_once(row) if action != "stop" else None
+            try:
+                {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}[action](row.name)
+                failed = _failed_at_once(row) if action != "stop" else None
+            except ServiceError:
+                # One of Type=notify that ends at once fails its start job, which says nothing of the cause.
+                failed = systemd.status(row.name)
+                if failed.exit_code is None:
+                    raise
         if failed is None:
             print(f"{row.name}: {_DONE[action]}")
             continue
@@ -176,6 +187,9 @@ def _without_systemd(action: str, row: _Row) -> None:
     pid = row.status.pid
     if action == "start" or pid is None:
         raise ServiceError(f"{row.name} runs already ({row.manager}, process {pid})")
+    if row.manager == BY_SYSTEMD:
+        why = systemd.why_not() or "specdash did not install its unit"
+        raise ServiceError(f"{row.name} is run by systemd (process {pid}): {why}")
     if row.manager != BY_UP:
         again = f"specdash {row.role} run --env-file {shlex.quote(str(row.env_file))}"
         kept = start_command(row.role, row.service.env_file)
@@ -292,15 +306,17 @@ def _install(args: argparse.Namespace) -> int:
         remedy = f"`specdash services install --model MODEL.gguf` writes it, --{role}-env names another"
         print(f"{role}: there is no env file {env_files[role]}; {remedy}", file=sys.stderr)
     code = ExitCode.OK if ready == roles else ExitCode.FAILED
+    replaced = any(before not in (None, text) for before, text in changes.values())
+    outdated = replaced and any(systemd.status(UNIT_OF[role]).alive for role in ready)
     if args.start or args.model:
         code = max(code, _start(ready, env_files))
         if args.record:
             systemd.restart(RECORD_UNIT)
-    elif any(before not in (None, text) for before, text in changes.values()):
-        print("what runs goes on as it was: `specdash services stop`, then `start`, takes the new units")
-    elif ready:
+    elif ready and not outdated:
         print("`specdash services start` starts them")
-    if not (Path("/var/lib/systemd/linger") / getpass.getuser()).exists():
+    if outdated:
+        print("what runs goes on as it was: `specdash services stop`, then `start`, takes the new units")
+    if ready and not (Path("/var/lib/systemd/linger") / user_name(os.geteuid())).exists():
         print("they stop when you log out; `loginctl enable-linger` keeps them running and starts them at boot")
     return code
 
@@ -389,7 +405,7 @@ def _log_command(rows: list[_Row], lines: int) -> list[str]:
 def _log_of(row: _Row) -> Path | str:
     """The file that a service writes to, or its unit in the journal. Raises `ServiceError` where it writes to a
     terminal only."""
-    if row.manager == BY_SYSTEMD:
+    if row.name == UNIT_OF[row.role]:
         directory = units.log_dir(os.environ)
         return row.name if directory is None else directory / row.name.replace(".service", ".log")
     record, output = row.service.record(), Path(f"/proc/{row.status.pid}/fd/2").resolve()

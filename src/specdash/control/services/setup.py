@@ -84,7 +84,9 @@ def unit_changes(
         path = units.unit_directory(env) / name
         before = _text_of(path)
         if path.is_symlink() or (before is not None and not before.startswith(units.MARKER)):
-            raise ServiceError(f"{path} was not written by specdash, and is left as it is; move it away first")
+            masked = os.path.realpath(path) == os.devnull
+            remedy = f"`systemctl --user unmask {name}` lifts its mask" if masked else "move it away first"
+            raise ServiceError(f"{path} was not written by specdash, and is left as it is; {remedy}")
         changes[path] = before, texts[name]
     return changes
 
@@ -117,6 +119,7 @@ def uninstall(env: Mapping[str, str]) -> list[Path]:
     # The proxy first: it lets its requests finish while the backend still answers.
     names = (units.RECORD_UNIT, units.PROXY_SOCKET, units.PROXY_UNIT, units.BACKEND_UNIT)
     paths = [units.unit_directory(env) / name for name in names]
+    files.sweep(units.unit_directory(env))
     ours = [path for path in paths if not path.is_symlink() and (_text_of(path) or "").startswith(units.MARKER)]
     if not ours:
         return []

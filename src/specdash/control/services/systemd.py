@@ -121,7 +121,7 @@ def start(unit: str, env: Mapping[str, str] = os.environ, *, verb: str = "start"
             if facts["ActiveState"] == "failed":
                 raise ServiceError(f"{sockets[0]} cannot listen on {facts['Listen']}: is the port in use?") from None
         detail = status(unit, env).detail
-        raise ServiceError(f"{unit}: {error}{f' ({detail})' if detail else ''}") from None
+        raise ServiceError(f"{unit}: {error}{f' ({detail})' if detail not in str(error) else ''}") from None
 
 
 def stop(unit: str, env: Mapping[str, str] = os.environ) -> None:
