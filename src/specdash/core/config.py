@@ -220,7 +220,7 @@ def _without_removed(data: Mapping[str, Any], name: str, warn: Callable[[str], N
 
 
 def _parse_file(text: str | None, name: str) -> dict[str, Any]:
-    data = read_toml(text or "", name)
+    data = read_toml(text, name) if text else {}
     for key in data:
         if key not in BY_NAME and key not in REMOVED_SETTINGS:
             raise InputError(f"{name}: unknown setting {clean(key, MOST_SHOWN)!r}; {near(key, BY_NAME)}")
