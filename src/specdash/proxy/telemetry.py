@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
+import prometheus_client
 from msgspec import Struct
 
 from specdash.core.paths import state_dir
@@ -62,10 +62,9 @@ class EventsFile:
         self.path = path
         self.max_bytes = max_bytes
         self.lost = 0
-        self._fails = False
 
     def write(self, line: str) -> None:
-        """Append one line; a failure is counted, and logged when it is the first in a row."""
+        """Append one line; a failure is counted, and the first one logged."""
         if (path := self.path) is None:
             return
         data = (line + "\n").encode("utf-8", "backslashreplace")
@@ -78,13 +77,11 @@ class EventsFile:
                         newer.replace(path.with_name(f"{path.name}.{number}"))
             with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(data)
-            self._fails = False
         except OSError as error:
             self.lost += 1
-            if not self._fails:
+            if self.lost == 1:
                 reason = os.strerror(error.errno) if error.errno else error
                 _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", path, reason)
-            self._fails = True
 
 
 # What changed in a prompt since the one it goes on from: its system prompt, its tools, or a message in the middle.
@@ -224,8 +221,9 @@ class ActiveRequest:
 
 # Sums since the proxy's start, for metrics. Labels are few and known: endpoints, outcomes, error types, guardrails.
 
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the buckets, in seconds; one more bucket has none."""
+"""Upper bounds of the buckets, in seconds."""
 SUMS = (
     ("retries", "retries", "Upstream calls beyond the first of a request."),
     ("held_seconds", "held_s", "Time requests waited because the proxy was held."),
@@ -240,20 +238,6 @@ SUMS = (
     ("accepted_tokens", "accepted_tokens", "Draft tokens accepted."),
 )
 """Sums over finished requests: the metric, the field of `RequestEvent` or `Cost`, and what it is."""
-
-
-class Histogram:
-    """Counts of values by bucket, not cumulative, and their sum."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float | None) -> None:
-        """Count one value, if there is one."""
-        if value is not None:
-            self.counts[bisect_left(BOUNDS_S, value)] += 1
-            self.sum += value
 
 
 LONGEST_NAME = 100
@@ -274,7 +258,15 @@ class Telemetry:
         self.requests: Counter[tuple[str, RequestOutcome]] = Counter()
         self.errors: Counter[str] = Counter()
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.ttft, self.duration = Histogram(), Histogram()
+        self.histograms = [
+            prometheus_client.Histogram(
+                f"specdash_proxy_{name}",
+                f"Time from a request's arrival to its {what}.",
+                buckets=BOUNDS_S,
+                registry=None,
+            )
+            for name, what in (("ttft_seconds", "first content"), ("request_duration_seconds", "end"))
+        ]
         self.file = EventsFile(events_path(settings.events_file))
         self.active: list[ActiveRequest] = []
         """Requests under way, oldest first."""
@@ -361,8 +353,9 @@ class Telemetry:
         for name, field_name, _ in SUMS:
             if name != "prompt_tokens" or not event.prompt_estimated:
                 self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
-        self.ttft.add(event.ttft_s)
-        self.duration.add(event.duration_s)
+        for histogram, seconds in zip(self.histograms, (event.ttft_s, event.duration_s), strict=True):
+            if seconds is not None:
+                histogram.observe(seconds)
         self.file.write(to_json(event))
         facts = {
             "finish": event.stop_reason or event.outcome,

@@ -121,17 +121,17 @@ _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
 
-def run(configuration: Configuration, reloads: Sequence[int] = ()) -> int:
+def run(configuration: Configuration) -> int:
     """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start.
 
-    `reloads` holds a SIGHUP that came before, if one did.
+    A SIGHUP that is blocked meanwhile is taken once the proxy listens.
     """
     sockets = listening_sockets(configuration.settings)
     set_up_log(configuration.settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
     listening = [os.dup(item.fileno()) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        restarts = runner.run(_serve(configuration, sockets, reloads))
+        restarts = runner.run(_serve(configuration, sockets))
     if restarts:
         execute_again(listening)
     return ExitCode.OK
@@ -156,12 +156,12 @@ def set_up_log(level: str) -> None:
     _LOG.setLevel(level)
 
 
-async def _serve(configuration: Configuration, sockets: list[socket.socket], reloads: Sequence[int]) -> bool:
+async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> bool:
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
     record = record_of(configuration, client_url(sockets[0]))
     is_open = any(not _is_local(item) for item in sockets)
-    server = _Server(proxy, configuration, record, reloads, is_open=is_open)
+    server = _Server(proxy, configuration, record, is_open=is_open)
     left = [_left(_TOKEN, proxy.admin_token), _left(".json", record.to_json())]
     try:
         await server.serve(sockets)
@@ -181,7 +181,6 @@ class _Server(uvicorn.Server):
         proxy: Proxy,
         configuration: Configuration,
         record: ProxyRecord,
-        reloads: Sequence[int],
         *,
         is_open: bool,
     ) -> None:
@@ -192,7 +191,6 @@ class _Server(uvicorn.Server):
                 http="h11" if is_open else "httptools",
                 h11_max_incomplete_event_size=_LARGEST_HEAD,
                 ws="none",
-                interface="asgi3",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -207,10 +205,8 @@ class _Server(uvicorn.Server):
         self._proxy = proxy
         self._configuration = configuration
         self._record = record
-        self._reloads = reloads
         self.restarts = False
         """Whether it ends to start again."""
-        self._introduction: asyncio.Task[None]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -220,8 +216,7 @@ class _Server(uvicorn.Server):
         handlers = {**ends, signal.SIGHUP: self._reload, signal.SIGUSR2: self._restart}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        if self._reloads:
-            loop.call_soon(self._reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         try:
             yield
         finally:
@@ -234,9 +229,18 @@ class _Server(uvicorn.Server):
         where = ", ".join(address(item) for item in sockets or ())
         _LOG.info("Proxy started: listening on %s -> upstream %s", where, self._proxy.upstream.shown_url)
         notify("READY=1")
-        for problem in self._configuration.settings.problems:
+        settings = self._configuration.settings
+        for problem in settings.problems:
             _LOG.warning("%s", problem)
-        self._introduction = asyncio.get_running_loop().create_task(say_settings(self._proxy))
+        switches = {
+            "malformed": settings.malformed_tool_guardrail,
+            "stream_strict": settings.malformed_tool_stream_strict,
+            "tool_narrowing": settings.tool_narrowing,
+            "thinking_off_on_tools": settings.disable_thinking_on_tool_turns,
+            "contamination_breaker": settings.session_contamination_breaker,
+            "loop_breaker": settings.loop_breaker,
+        }
+        _LOG.info("Guardrails: %s", " ".join(f"{name}={'on' if is_on else 'off'}" for name, is_on in switches.items()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""
@@ -249,7 +253,7 @@ class _Server(uvicorn.Server):
 
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""
-        left = {*self.server_state.tasks, self._introduction}
+        left = set(self.server_state.tasks)
         for task in left:
             task.cancel()
         if left:
@@ -319,24 +323,6 @@ class _Server(uvicorn.Server):
             _left(".json", self._record.to_json())
         except OSError as error:
             _LOG.error("reload: the run record cannot be written: %s", error)
-
-
-async def say_settings(proxy: Proxy) -> None:
-    """Log what holds, in the words operators grep for, once it is known how large the window is."""
-    await proxy.window.refresh(force=True)
-    settings, tokens = proxy.settings, proxy.window.tokens
-    window = f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers"
-    shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
-    _LOG.info("Context window: %s, prune threshold: %g%%, prune target: %g%%", window, *shares)
-    switches = {
-        "malformed": settings.malformed_tool_guardrail,
-        "stream_strict": settings.malformed_tool_stream_strict,
-        "tool_narrowing": settings.tool_narrowing,
-        "thinking_off_on_tools": settings.disable_thinking_on_tool_turns,
-        "contamination_breaker": settings.session_contamination_breaker,
-        "loop_breaker": settings.loop_breaker,
-    }
-    _LOG.info("Guardrails: %s", " ".join(f"{name}={'on' if is_on else 'off'}" for name, is_on in switches.items()))
 
 
 def record_of(configuration: Configuration, url: str) -> ProxyRecord:
