@@ -113,11 +113,7 @@ class Gate:
         self._set()
 
     def _set(
-        self,
-        reason: str = "",
-        since: float | None = None,
-        limit_s: float | None = None,
-        wait_s: float | None = None,
+        self, reason: str = "", since: float | None = None, limit_s: float | None = None, wait_s: float | None = None
     ) -> None:
         """Hold, or open where no `since` is given; those who wait look again."""
         if self._expiry is not None:

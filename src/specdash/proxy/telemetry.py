@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
 import prometheus_client
-from msgspec import Struct
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
@@ -93,45 +92,40 @@ MOST_OF_SESSION = 4
 """Prompts that are remembered of a session."""
 
 
-class Fingerprint(Struct, frozen=True):
-    """A prompt's pieces in the order in which a template prints them: system prompt, tools, messages."""
-
-    hashes: tuple[int, ...]
-    sizes: tuple[int, ...]
-    messages: frozenset[int]
-
-
-def prompt_change(kept: list[Fingerprint], body: Mapping[str, Any]) -> PromptChange | None:
+def prompt_change(kept: list[tuple[int, ...]], body: Mapping[str, Any]) -> PromptChange | None:
     """What a chat completions body changed of the one of the prompts `kept` that it goes on from, and whose place it
-    takes; None for a new conversation."""
+    takes; None for a new conversation.
+
+    A prompt is kept as hashes of its pieces in the order in which a template prints them: system prompt, tools,
+    messages.
+    """
     messages, tools = body.get("messages"), body.get("tools")
     listed = messages if isinstance(messages, list) else []
     systems = (message for message in listed if isinstance(message, dict) and message.get("role") == "system")
     system = next(systems, None)
     rest = (message for message in listed if message is not system)
     texts = [msgspec.json.encode(piece) for piece in (system, tools, *rest)]
-    hashes = tuple(map(hash, texts))
-    now = Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
-    before = max(kept, key=lambda prompt: len(prompt.messages & now.messages), default=None)
-    if before is not None and 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
+    now, sizes = tuple(map(hash, texts)), tuple(map(len, texts))
+    before = max(kept, key=lambda prompt: len({*prompt[2:]} & {*now[2:]}), default=None)
+    if before is not None and 2 * len({*before[2:]} & {*now[2:]}) < max(1, len({*before[2:]})):
         before = None
     kept[:] = [*(prompt for prompt in kept if prompt is not before), now][-MOST_OF_SESSION:]
     if before is None:
         return None
-    total = sum(now.sizes) or 1
-    pairs = enumerate(zip(hashes, before.hashes, strict=False))
-    same = next((at for at, (mine, its) in pairs if mine != its), min(len(hashes), len(before.hashes)))
+    total = sum(sizes) or 1
+    pairs = enumerate(zip(now, before, strict=False))
+    same = next((at for at, (mine, its) in pairs if mine != its), min(len(now), len(before)))
     # Where the former prompt ends, this one goes on: that is no change.
     what = ""
-    if same < len(before.hashes):
-        names = ("system", "tools", *(f"message {number}" for number in range(1, len(hashes) - 1)))
-        what = names[same] if same < len(hashes) else "messages left out"
-    known, left = 0, Counter(before.hashes)
-    for piece, size in zip(hashes, now.sizes, strict=True):
+    if same < len(before):
+        names = ("system", "tools", *(f"message {number}" for number in range(1, len(now) - 1)))
+        what = names[same] if same < len(now) else "messages left out"
+    known, left = 0, Counter(before)
+    for piece, size in zip(now, sizes, strict=True):
         # A text that stands there twice was read twice.
         known += size if left[piece] > 0 else 0
         left[piece] -= 1
-    return PromptChange(what, round(sum(now.sizes[:same]) / total, 4), round(known / total, 4))
+    return PromptChange(what, round(sum(sizes[:same]) / total, 4), round(known / total, 4))
 
 
 # One request under way: its phase, its live numbers, and their sums over retries.

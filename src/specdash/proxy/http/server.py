@@ -110,7 +110,6 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
 _LOG = logging.getLogger("specdash.proxy")
 _STDERR = 2
 LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
-_LARGEST_HEAD = 64 << 10
 _KEEP_ALIVE_S = 75
 _LEAVING_S = 0.5
 """How long clients that keep their connection learn with their next answer that it is the last; a connection that is
@@ -159,7 +158,20 @@ def set_up_log(level: str) -> None:
 async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> bool:
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
-    record = record_of(configuration, client_url(sockets[0]))
+    settings = configuration.settings
+    events = events_path(settings.events_file)
+    record = ProxyRecord(
+        pid=os.getpid(),
+        pid_started=own_start(),
+        url=client_url(sockets[0]),
+        upstream=without_secrets(settings.upstream),
+        events=str(events.absolute()) if events is not None else None,
+        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
+        api_key_env="PROXY_API_KEY" if settings.api_key else None,
+        env_digest=configuration.digest,
+        restarts_itself=True,
+        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN}"),
+    )
     is_open = any(not _is_local(item) for item in sockets)
     server = _Server(proxy, configuration, record, is_open=is_open)
     left = [_left(_TOKEN, proxy.admin_token), _left(".json", record.to_json())]
@@ -170,26 +182,19 @@ async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> 
     finally:
         for file in left:
             file.unlink(missing_ok=True)
-        await proxy.close()
+        await proxy.upstream.close()
 
 
 class _Server(uvicorn.Server):
     """uvicorn, with the signals of a service."""
 
-    def __init__(
-        self,
-        proxy: Proxy,
-        configuration: Configuration,
-        record: ProxyRecord,
-        *,
-        is_open: bool,
-    ) -> None:
+    def __init__(self, proxy: Proxy, configuration: Configuration, record: ProxyRecord, *, is_open: bool) -> None:
         super().__init__(
             uvicorn.Config(
                 asgi(proxy),
                 # h11 bounds the head of a request; httptools is twice as fast.
                 http="h11" if is_open else "httptools",
-                h11_max_incomplete_event_size=_LARGEST_HEAD,
+                h11_max_incomplete_event_size=64 << 10,
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -323,24 +328,6 @@ class _Server(uvicorn.Server):
             _left(".json", self._record.to_json())
         except OSError as error:
             _LOG.error("reload: the run record cannot be written: %s", error)
-
-
-def record_of(configuration: Configuration, url: str) -> ProxyRecord:
-    """The record of this process, which listens at `url`."""
-    settings = configuration.settings
-    events = events_path(settings.events_file)
-    return ProxyRecord(
-        pid=os.getpid(),
-        pid_started=own_start(),
-        url=url,
-        upstream=without_secrets(settings.upstream),
-        events=str(events.absolute()) if events is not None else None,
-        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
-        api_key_env="PROXY_API_KEY" if settings.api_key else None,
-        env_digest=configuration.digest,
-        restarts_itself=True,
-        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN}"),
-    )
 
 
 _TOKEN = ".token"  # noqa: S105 - the end of a file name
