@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdash.core.proxy_events import PromptChange
-from specdash.proxy.telemetry import MOST_OF_SESSION, Fingerprint, prompt_change
+from specdash.proxy.telemetry import MOST_OF_SESSION, prompt_change
 
 
 def body(*texts: str, system: str = "Help.", tools: str = "Read") -> dict[str, Any]:
@@ -26,7 +26,7 @@ def body(*texts: str, system: str = "Help.", tools: str = "Read") -> dict[str, A
     ],
 )
 def test_the_first_piece_that_differs_is_named(later: dict[str, Any], what: str) -> None:
-    kept: list[Fingerprint] = []
+    kept: list[tuple[int, ...]] = []
     assert prompt_change(kept, body("a", "b")) is None
     change = prompt_change(kept, later)
     assert isinstance(change, PromptChange)
@@ -35,7 +35,7 @@ def test_the_first_piece_that_differs_is_named(later: dict[str, Any], what: str)
 
 
 def test_other_conversations_of_the_session_do_not_count() -> None:
-    kept: list[Fingerprint] = []
+    kept: list[tuple[int, ...]] = []
     prompt_change(kept, body("a", "b"))
     assert prompt_change(kept, body("title")) is None
     change = prompt_change(kept, body("a", "b", "c"))
@@ -44,7 +44,7 @@ def test_other_conversations_of_the_session_do_not_count() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    kept: list[Fingerprint] = []
+    kept: list[tuple[int, ...]] = []
     for text in range(MOST_OF_SESSION + 3):
         prompt_change(kept, body(f"{text}"))
     assert len(kept) == MOST_OF_SESSION

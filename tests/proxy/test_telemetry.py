@@ -323,7 +323,7 @@ def test_the_page_counts_what_happened(desk: Desk) -> None:
     assert (figure("prompt_tokens_total"), figure("cached_tokens_total")) == (200, 80)
     assert figure("guardrail_actions_total", guardrail="loop_breaker", action="released") == 2
     assert figure("ttft_seconds_sum") == pytest.approx(3.3)
-    buckets = [figure("ttft_seconds_bucket", le=bound) for bound in ("0.25", "0.5", "1", "5", "+Inf")]
+    buckets = [figure("ttft_seconds_bucket", le=bound) for bound in ("0.25", "0.5", "1.0", "5.0", "+Inf")]
     assert buckets == [0, 1, 1, 2, 2]
     assert figure("context_window_tokens") == 4000
     assert "secret-session" not in render(desk.proxy)

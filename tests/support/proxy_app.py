@@ -92,4 +92,4 @@ async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
         for connection in list(state.connections):
             connection.transport.close()
         await until_async(lambda: not state.connections)
-        await proxy.close()
+        await proxy.upstream.close()

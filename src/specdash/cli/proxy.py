@@ -60,16 +60,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; see `configure`."""
-    reloads: list[int] = []
     if args.action == "run":
         # A user may ask for a reload as soon as we are there: that must not end us, and not be lost.
-        signal.signal(signal.SIGHUP, lambda number, _frame: reloads.append(number))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     from specdash.proxy.settings import load
 
     given = {key: getattr(args, name, None) for name, key in _OVERRIDES.items()}
     configuration = load(args.env_file, overrides={key: text for key, text in given.items() if text})
     if args.action == "run":
-        return _run(configuration, reloads)
+        return _run(configuration)
     if args.action == "show":
         rows = _rows(configuration)
         print(json.dumps(_as_json(configuration, rows), indent=1) if args.json else _as_text(configuration, rows))
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _run(configuration: Configuration, reloads: list[int]) -> int:
+def _run(configuration: Configuration) -> int:
     from specdash.cli.memory import return_memory
 
     try:
@@ -97,7 +96,7 @@ def _run(configuration: Configuration, reloads: list[int]) -> int:
             f"the proxy needs the package {error.name}: run `pip install '.[proxy]'` in a checkout of specdash"
         ) from None
     return_memory()
-    return server.run(configuration, reloads)
+    return server.run(configuration)
 
 
 def _rows(configuration: Configuration) -> list[dict[str, Any]]:

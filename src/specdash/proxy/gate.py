@@ -43,8 +43,6 @@ class Gate:
         self.since: float | None = None
         self.limit_s: float | None = None
         self.wait_s: float | None = None
-        self.met = True
-        """Whether the upstream was seen since the latest hold."""
         self._opened_at = -math.inf
         self._changed = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
@@ -115,18 +113,13 @@ class Gate:
         self._set()
 
     def _set(
-        self,
-        reason: str = "",
-        since: float | None = None,
-        limit_s: float | None = None,
-        wait_s: float | None = None,
+        self, reason: str = "", since: float | None = None, limit_s: float | None = None, wait_s: float | None = None
     ) -> None:
         """Hold, or open where no `since` is given; those who wait look again."""
         if self._expiry is not None:
             self._expiry.cancel()
         self.reason, self.since, self.limit_s, self.wait_s = reason, since, limit_s, wait_s
         self._opened_at = time.monotonic() if since is None else -math.inf
-        self.met = False
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -175,12 +168,11 @@ async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
             if active is not None:
                 active.held()
             await gate.wait()
-        await window.refresh(force=not gate.met)
-        while gate.settling and not gate.met and window.status in _ON_ITS_WAY:
+        await window.refresh(force=gate.settling)
+        while gate.settling and window.status in _ON_ITS_WAY:
             await asyncio.sleep(_RESTARTS_AGAIN_S)
             await window.refresh(force=True)
-        gate.met = not gate.held
-        if gate.met:
+        if not gate.held:
             return
 
 

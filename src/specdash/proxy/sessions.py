@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails.history import HistoryCut
-    from specdash.proxy.telemetry import Fingerprint
     from specdash.proxy.translate.parse import MessagesRequest
 
 
@@ -75,7 +74,7 @@ class ProxySession(Struct, eq=False):
     window: int | None = None
     """The context window of its last turn."""
     history: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    prompts: list[Fingerprint] = []
+    prompts: list[tuple[int, ...]] = []
     """The newest ones: agents and small requests for titles alternate in a session."""
 
     def note_forced(self, forced: bool, messages: int) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
-from msgspec import Struct
+import prometheus_client
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
@@ -62,10 +61,9 @@ class EventsFile:
         self.path = path
         self.max_bytes = max_bytes
         self.lost = 0
-        self._fails = False
 
     def write(self, line: str) -> None:
-        """Append one line; a failure is counted, and logged when it is the first in a row."""
+        """Append one line; a failure is counted, and the first one logged."""
         if (path := self.path) is None:
             return
         data = (line + "\n").encode("utf-8", "backslashreplace")
@@ -78,13 +76,11 @@ class EventsFile:
                         newer.replace(path.with_name(f"{path.name}.{number}"))
             with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(data)
-            self._fails = False
         except OSError as error:
             self.lost += 1
-            if not self._fails:
+            if self.lost == 1:
                 reason = os.strerror(error.errno) if error.errno else error
                 _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", path, reason)
-            self._fails = True
 
 
 # What changed in a prompt since the one it goes on from: its system prompt, its tools, or a message in the middle.
@@ -96,45 +92,40 @@ MOST_OF_SESSION = 4
 """Prompts that are remembered of a session."""
 
 
-class Fingerprint(Struct, frozen=True):
-    """A prompt's pieces in the order in which a template prints them: system prompt, tools, messages."""
-
-    hashes: tuple[int, ...]
-    sizes: tuple[int, ...]
-    messages: frozenset[int]
-
-
-def prompt_change(kept: list[Fingerprint], body: Mapping[str, Any]) -> PromptChange | None:
+def prompt_change(kept: list[tuple[int, ...]], body: Mapping[str, Any]) -> PromptChange | None:
     """What a chat completions body changed of the one of the prompts `kept` that it goes on from, and whose place it
-    takes; None for a new conversation."""
+    takes; None for a new conversation.
+
+    A prompt is kept as hashes of its pieces in the order in which a template prints them: system prompt, tools,
+    messages.
+    """
     messages, tools = body.get("messages"), body.get("tools")
     listed = messages if isinstance(messages, list) else []
     systems = (message for message in listed if isinstance(message, dict) and message.get("role") == "system")
     system = next(systems, None)
     rest = (message for message in listed if message is not system)
     texts = [msgspec.json.encode(piece) for piece in (system, tools, *rest)]
-    hashes = tuple(map(hash, texts))
-    now = Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
-    before = max(kept, key=lambda prompt: len(prompt.messages & now.messages), default=None)
-    if before is not None and 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
+    now, sizes = tuple(map(hash, texts)), tuple(map(len, texts))
+    before = max(kept, key=lambda prompt: len({*prompt[2:]} & {*now[2:]}), default=None)
+    if before is not None and 2 * len({*before[2:]} & {*now[2:]}) < max(1, len({*before[2:]})):
         before = None
     kept[:] = [*(prompt for prompt in kept if prompt is not before), now][-MOST_OF_SESSION:]
     if before is None:
         return None
-    total = sum(now.sizes) or 1
-    pairs = enumerate(zip(hashes, before.hashes, strict=False))
-    same = next((at for at, (mine, its) in pairs if mine != its), min(len(hashes), len(before.hashes)))
+    total = sum(sizes) or 1
+    pairs = enumerate(zip(now, before, strict=False))
+    same = next((at for at, (mine, its) in pairs if mine != its), min(len(now), len(before)))
     # Where the former prompt ends, this one goes on: that is no change.
     what = ""
-    if same < len(before.hashes):
-        names = ("system", "tools", *(f"message {number}" for number in range(1, len(hashes) - 1)))
-        what = names[same] if same < len(hashes) else "messages left out"
-    known, left = 0, Counter(before.hashes)
-    for piece, size in zip(hashes, now.sizes, strict=True):
+    if same < len(before):
+        names = ("system", "tools", *(f"message {number}" for number in range(1, len(now) - 1)))
+        what = names[same] if same < len(now) else "messages left out"
+    known, left = 0, Counter(before)
+    for piece, size in zip(now, sizes, strict=True):
         # A text that stands there twice was read twice.
         known += size if left[piece] > 0 else 0
         left[piece] -= 1
-    return PromptChange(what, round(sum(now.sizes[:same]) / total, 4), round(known / total, 4))
+    return PromptChange(what, round(sum(sizes[:same]) / total, 4), round(known / total, 4))
 
 
 # One request under way: its phase, its live numbers, and their sums over retries.
@@ -224,8 +215,9 @@ class ActiveRequest:
 
 # Sums since the proxy's start, for metrics. Labels are few and known: endpoints, outcomes, error types, guardrails.
 
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the buckets, in seconds; one more bucket has none."""
+"""Upper bounds of the buckets, in seconds."""
 SUMS = (
     ("retries", "retries", "Upstream calls beyond the first of a request."),
     ("held_seconds", "held_s", "Time requests waited because the proxy was held."),
@@ -240,20 +232,6 @@ SUMS = (
     ("accepted_tokens", "accepted_tokens", "Draft tokens accepted."),
 )
 """Sums over finished requests: the metric, the field of `RequestEvent` or `Cost`, and what it is."""
-
-
-class Histogram:
-    """Counts of values by bucket, not cumulative, and their sum."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float | None) -> None:
-        """Count one value, if there is one."""
-        if value is not None:
-            self.counts[bisect_left(BOUNDS_S, value)] += 1
-            self.sum += value
 
 
 LONGEST_NAME = 100
@@ -274,7 +252,15 @@ class Telemetry:
         self.requests: Counter[tuple[str, RequestOutcome]] = Counter()
         self.errors: Counter[str] = Counter()
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.ttft, self.duration = Histogram(), Histogram()
+        self.histograms = [
+            prometheus_client.Histogram(
+                f"specdash_proxy_{name}",
+                f"Time from a request's arrival to its {what}.",
+                buckets=BOUNDS_S,
+                registry=None,
+            )
+            for name, what in (("ttft_seconds", "first content"), ("request_duration_seconds", "end"))
+        ]
         self.file = EventsFile(events_path(settings.events_file))
         self.active: list[ActiveRequest] = []
         """Requests under way, oldest first."""
@@ -361,8 +347,9 @@ class Telemetry:
         for name, field_name, _ in SUMS:
             if name != "prompt_tokens" or not event.prompt_estimated:
                 self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
-        self.ttft.add(event.ttft_s)
-        self.duration.add(event.duration_s)
+        for histogram, seconds in zip(self.histograms, (event.ttft_s, event.duration_s), strict=True):
+            if seconds is not None:
+                histogram.observe(seconds)
         self.file.write(to_json(event))
         facts = {
             "finish": event.stop_reason or event.outcome,

@@ -15,7 +15,7 @@ from specdash.proxy.answer.passthrough import handle_chat
 from specdash.proxy.answer.turn import handle_count, handle_messages
 from specdash.proxy.gate import Gate, handle_hold, handle_resume, handle_state
 from specdash.proxy.http.access import check_host, check_key, check_origin
-from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, ClientLeftError, error_response, shown_error
+from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, error_response, shown_error
 from specdash.proxy.http.status import handle_context, handle_health, handle_metrics, handle_root
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
@@ -49,10 +49,6 @@ class Proxy:
         self.settings = settings
         self.upstream.settings = settings
         self.window.settings = settings
-
-    async def close(self) -> None:
-        """Close what is open."""
-        await self.upstream.close()
 
 
 _BOTH = ("", "/anthropic")
@@ -106,7 +102,7 @@ def asgi(proxy: Proxy) -> ASGIApp:
             if not path.startswith("/admin/"):
                 check_key(request, proxy.settings.api_key)
             await router(scope, receive, tagged)
-        except (ClientDisconnect, ClientLeftError):
+        except ClientDisconnect:
             return
         except HTTPException as error:
             if error.status_code == 405:

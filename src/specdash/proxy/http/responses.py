@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from specdash.core.proxy_events import RequestOutcome
@@ -124,8 +125,6 @@ def read_json(data: bytes | str) -> Any:
 
 def object_of(text: str) -> dict[str, Any] | None:
     """The JSON object that `text` is, whole and alone; None when it is anything else."""
-    if not text.rstrip().endswith("}"):
-        return None
     try:
         value = read_json(text)
     except ValueError:
@@ -192,14 +191,10 @@ async def read_body(request: Request, limit: int) -> bytearray:
 _T = TypeVar("_T")
 
 
-class ClientLeftError(Exception):
-    """The client closed its connection before the answer was complete."""
-
-
 async def unless_gone(
     receive: Receive, work: Coroutine[Any, Any, _T], tick: Callable[[], Awaitable[float]] | None = None
 ) -> _T:
-    """The result of `work`, which is cancelled when the client leaves. Raises `ClientLeftError` then.
+    """The result of `work`, which is cancelled when the client leaves. Raises `ClientDisconnect` then.
 
     `tick` is called meanwhile, each time after as many seconds as it asked for last.
     """
@@ -212,7 +207,7 @@ async def unless_gone(
     try:
         while not task.done():
             if gone.done():
-                raise ClientLeftError
+                raise ClientDisconnect
             await asyncio.wait(tasks, timeout=await tick() if tick else None, return_when=asyncio.FIRST_COMPLETED)
         return task.result()
     finally:
@@ -268,7 +263,7 @@ class EventStream(Response):
         self._send = send
         try:
             other = await unless_gone(receive, self._produce(self), self._tick)
-        except ClientLeftError:
+        except ClientDisconnect:
             self._ended(RequestOutcome.CLIENT_LEFT)
         except BaseException as error:
             shown = shown_error(error, "an answer")

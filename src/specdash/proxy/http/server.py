@@ -110,7 +110,6 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
 _LOG = logging.getLogger("specdash.proxy")
 _STDERR = 2
 LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
-_LARGEST_HEAD = 64 << 10
 _KEEP_ALIVE_S = 75
 _LEAVING_S = 0.5
 """How long clients that keep their connection learn with their next answer that it is the last; a connection that is
@@ -121,17 +120,17 @@ _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
 
-def run(configuration: Configuration, reloads: Sequence[int] = ()) -> int:
+def run(configuration: Configuration) -> int:
     """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start.
 
-    `reloads` holds a SIGHUP that came before, if one did.
+    A SIGHUP that is blocked meanwhile is taken once the proxy listens.
     """
     sockets = listening_sockets(configuration.settings)
     set_up_log(configuration.settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
     listening = [os.dup(item.fileno()) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        restarts = runner.run(_serve(configuration, sockets, reloads))
+        restarts = runner.run(_serve(configuration, sockets))
     if restarts:
         execute_again(listening)
     return ExitCode.OK
@@ -156,12 +155,25 @@ def set_up_log(level: str) -> None:
     _LOG.setLevel(level)
 
 
-async def _serve(configuration: Configuration, sockets: list[socket.socket], reloads: Sequence[int]) -> bool:
+async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> bool:
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
-    record = record_of(configuration, client_url(sockets[0]))
+    settings = configuration.settings
+    events = events_path(settings.events_file)
+    record = ProxyRecord(
+        pid=os.getpid(),
+        pid_started=own_start(),
+        url=client_url(sockets[0]),
+        upstream=without_secrets(settings.upstream),
+        events=str(events.absolute()) if events is not None else None,
+        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
+        api_key_env="PROXY_API_KEY" if settings.api_key else None,
+        env_digest=configuration.digest,
+        restarts_itself=True,
+        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN}"),
+    )
     is_open = any(not _is_local(item) for item in sockets)
-    server = _Server(proxy, configuration, record, reloads, is_open=is_open)
+    server = _Server(proxy, configuration, record, is_open=is_open)
     left = [_left(_TOKEN, proxy.admin_token), _left(".json", record.to_json())]
     try:
         await server.serve(sockets)
@@ -170,29 +182,20 @@ async def _serve(configuration: Configuration, sockets: list[socket.socket], rel
     finally:
         for file in left:
             file.unlink(missing_ok=True)
-        await proxy.close()
+        await proxy.upstream.close()
 
 
 class _Server(uvicorn.Server):
     """uvicorn, with the signals of a service."""
 
-    def __init__(
-        self,
-        proxy: Proxy,
-        configuration: Configuration,
-        record: ProxyRecord,
-        reloads: Sequence[int],
-        *,
-        is_open: bool,
-    ) -> None:
+    def __init__(self, proxy: Proxy, configuration: Configuration, record: ProxyRecord, *, is_open: bool) -> None:
         super().__init__(
             uvicorn.Config(
                 asgi(proxy),
                 # h11 bounds the head of a request; httptools is twice as fast.
                 http="h11" if is_open else "httptools",
-                h11_max_incomplete_event_size=_LARGEST_HEAD,
+                h11_max_incomplete_event_size=64 << 10,
                 ws="none",
-                interface="asgi3",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -207,10 +210,8 @@ class _Server(uvicorn.Server):
         self._proxy = proxy
         self._configuration = configuration
         self._record = record
-        self._reloads = reloads
         self.restarts = False
         """Whether it ends to start again."""
-        self._introduction: asyncio.Task[None]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -220,8 +221,7 @@ class _Server(uvicorn.Server):
         handlers = {**ends, signal.SIGHUP: self._reload, signal.SIGUSR2: self._restart}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        if self._reloads:
-            loop.call_soon(self._reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         try:
             yield
         finally:
@@ -234,9 +234,18 @@ class _Server(uvicorn.Server):
         where = ", ".join(address(item) for item in sockets or ())
         _LOG.info("Proxy started: listening on %s -> upstream %s", where, self._proxy.upstream.shown_url)
         notify("READY=1")
-        for problem in self._configuration.settings.problems:
+        settings = self._configuration.settings
+        for problem in settings.problems:
             _LOG.warning("%s", problem)
-        self._introduction = asyncio.get_running_loop().create_task(say_settings(self._proxy))
+        switches = {
+            "malformed": settings.malformed_tool_guardrail,
+            "stream_strict": settings.malformed_tool_stream_strict,
+            "tool_narrowing": settings.tool_narrowing,
+            "thinking_off_on_tools": settings.disable_thinking_on_tool_turns,
+            "contamination_breaker": settings.session_contamination_breaker,
+            "loop_breaker": settings.loop_breaker,
+        }
+        _LOG.info("Guardrails: %s", " ".join(f"{name}={'on' if is_on else 'off'}" for name, is_on in switches.items()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""
@@ -249,7 +258,7 @@ class _Server(uvicorn.Server):
 
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""
-        left = {*self.server_state.tasks, self._introduction}
+        left = set(self.server_state.tasks)
         for task in left:
             task.cancel()
         if left:
@@ -319,42 +328,6 @@ class _Server(uvicorn.Server):
             _left(".json", self._record.to_json())
         except OSError as error:
             _LOG.error("reload: the run record cannot be written: %s", error)
-
-
-async def say_settings(proxy: Proxy) -> None:
-    """Log what holds, in the words operators grep for, once it is known how large the window is."""
-    await proxy.window.refresh(force=True)
-    settings, tokens = proxy.settings, proxy.window.tokens
-    window = f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers"
-    shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
-    _LOG.info("Context window: %s, prune threshold: %g%%, prune target: %g%%", window, *shares)
-    switches = {
-        "malformed": settings.malformed_tool_guardrail,
-        "stream_strict": settings.malformed_tool_stream_strict,
-        "tool_narrowing": settings.tool_narrowing,
-        "thinking_off_on_tools": settings.disable_thinking_on_tool_turns,
-        "contamination_breaker": settings.session_contamination_breaker,
-        "loop_breaker": settings.loop_breaker,
-    }
-    _LOG.info("Guardrails: %s", " ".join(f"{name}={'on' if is_on else 'off'}" for name, is_on in switches.items()))
-
-
-def record_of(configuration: Configuration, url: str) -> ProxyRecord:
-    """The record of this process, which listens at `url`."""
-    settings = configuration.settings
-    events = events_path(settings.events_file)
-    return ProxyRecord(
-        pid=os.getpid(),
-        pid_started=own_start(),
-        url=url,
-        upstream=without_secrets(settings.upstream),
-        events=str(events.absolute()) if events is not None else None,
-        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
-        api_key_env="PROXY_API_KEY" if settings.api_key else None,
-        env_digest=configuration.digest,
-        restarts_itself=True,
-        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN}"),
-    )
 
 
 _TOKEN = ".token"  # noqa: S105 - the end of a file name

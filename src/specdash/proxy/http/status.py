@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from starlette.responses import Response
@@ -24,7 +23,7 @@ from specdash.core.proxy_events import (
 from specdash.core.structs import json_of
 from specdash.proxy.http.responses import ApiError, json_response
 from specdash.proxy.sessions import KINDS, ProxySession
-from specdash.proxy.telemetry import BOUNDS_S, SUMS
+from specdash.proxy.telemetry import SUMS
 from specdash.proxy.upstream.upstream import without_secrets
 
 if TYPE_CHECKING:
@@ -194,14 +193,8 @@ class _Figures(Collector):
         yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
         for name, _, text in SUMS:
             yield _counter(name, text, telemetry.sums[name])
-        bounds = [f"{bound:g}" for bound in BOUNDS_S] + ["+Inf"]
-        for name, what, seen in (
-            ("ttft_seconds", "first content", telemetry.ttft),
-            ("request_duration_seconds", "end", telemetry.duration),
-        ):
-            buckets = list(zip(bounds, accumulate(seen.counts), strict=True))
-            help_ = f"Time from a request's arrival to its {what}."
-            yield HistogramMetricFamily(_PREFIX + name, help_, buckets=buckets, sum_value=seen.sum)
+        for histogram in telemetry.histograms:
+            yield from histogram.collect()
 
 
 def _family(

@@ -59,6 +59,7 @@ class ContextWindow:
         """The latest reading had the window, and nothing has happened since."""
         self._tried_at = -REFRESH_S
         self._reading = asyncio.Lock()
+        self._logged: int | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -75,7 +76,7 @@ class ContextWindow:
             return
         async with self._reading:
             if asked - self._tried_at >= (0 if force else REFRESH_S if self._is_known else _AGAIN_S):
-                self._tried_at = asked
+                self._tried_at = self._clock()
                 await self._read()
 
     def note_use(self, model: str) -> None:
@@ -103,18 +104,6 @@ class ContextWindow:
         return self.status
 
     async def _read(self) -> None:
-        before = (self._size, self.model_id)
-        try:
-            await self._ask()
-        except ApiError as error:
-            self.status = State.LOADING if isinstance(error, ModelLoadingError) else State.UNREACHABLE
-            if self.status is State.UNREACHABLE and error.status == 504:
-                # Busy, not gone: its earlier answer still holds.
-                self.status = State.OK if self._is_known else State.UNKNOWN
-        if self._size is not None and before != (self._size, self.model_id) and before[1] is not None:
-            _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
-
-    async def _ask(self) -> None:
         props: Any
         models: Any
         props, models = await asyncio.gather(
@@ -122,8 +111,15 @@ class ContextWindow:
             self._upstream.get_json("/v1/models", LONGEST_WAIT_S),
             return_exceptions=True,
         )
-        if isinstance(models, BaseException) and isinstance(props, BaseException):
-            raise models
+        if isinstance(models, ApiError) and isinstance(props, ApiError):
+            if isinstance(models, ModelLoadingError):
+                self.status = State.LOADING
+            elif models.status == 504:
+                # Busy, not gone: its earlier answer still holds.
+                self.status = State.OK if self._is_known else State.UNKNOWN
+            else:
+                self.status = State.UNREACHABLE
+            return
         data = mapping(models).get("data")
         rows = [row for row in data if isinstance(row, dict) and text(row.get("id"))] if isinstance(data, list) else []
         in_memory = [row for row in rows if mapping(row.get("status")).get("value") == "loaded"]
@@ -136,9 +132,13 @@ class ContextWindow:
         of_server = mapping(mapping(props).get("default_generation_settings"))
         size = natural(of_server.get("n_ctx")) or natural(mapping(model.get("meta")).get("n_ctx"))
         self.status = State.OK
-        if size:
-            self._size = size
-            self._is_known = True
+        self._is_known = bool(size) or self._is_known
+        self._size = size or self._size
+        if self.tokens not in {None, self._logged}:
+            self._logged = self.tokens
+            settings = self.settings
+            shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
+            _LOG.info("Context window: %d tokens, prune threshold: %g%%, prune target: %g%%", self.tokens, *shares)
 
 
 # The upstream's models, and what a client's name for one means.
