@@ -23,13 +23,12 @@ from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.answer.turn import Turn
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.upstream.upstream import UpstreamReply
 
 _NEW_CALLS = 1 << 20
 """First number of calls that the upstream's own answer does not have."""
@@ -75,37 +74,27 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
             async with turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
-                async for chunk in _streamed(reply, answer):
-                    for piece in answer.chunk(chunk) if chunk else (PAUSE,):
-                        yield piece
-                        if attempt.is_cut:
-                            reply.abort()
-                            return
+                decoder = ChatDecoder()
+                while not decoder.done and (data := await reply.read()):
+                    for chunk in decoder.feed(data):
+                        for piece in answer.chunk(chunk):
+                            yield piece
+                            if attempt.is_cut:
+                                reply.abort()
+                                return
+                    yield PAUSE
                     if answer.error is not None:
                         raise stream_error(answer.error)
+                if decoder.done:
+                    await reply.read_to_the_end()
+                if answer.finish_reason is None and not (decoder.done and answer.started):
+                    raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
         except ApiError as error:
             if answer.started or not await patience.again(error):
                 raise
             continue
         yield END
         return
-
-
-async def _streamed(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncIterator[dict[str, Any]]:
-    """The chunks of a stream, and an empty one where nothing more has been read yet."""
-    decoder = ChatDecoder()
-    while not decoder.done and (data := await reply.read()):
-        for chunk in decoder.feed(data):
-            if chunk:
-                yield chunk
-        yield {}
-    if is_done := decoder.done:
-        await reply.read_to_the_end()
-    for chunk in decoder.close():
-        if chunk:
-            yield chunk
-    if answer.finish_reason is None and not (is_done and answer.started):
-        raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
 
 async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thinking: bool) -> Pieces:
