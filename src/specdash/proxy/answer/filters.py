@@ -207,21 +207,16 @@ async def with_held_calls(source: Pieces, attempt: Attempt, offered: Collection[
     A real call says that the upstream's parser works: what is held is text.
     """
     openings: Openings | None = Openings(offered)
-    held = attempt.held
+    held, waiting = attempt.held, 0
     async for piece in source:
         if openings is not None and piece.__class__ is Text:
-            is_settled = openings.found
             openings.feed(piece.text)
             held.append(piece.text)
-            if is_settled:
-                continue
-            if not openings.held:
-                for text in held:
-                    yield Text(text)
-                held.clear()
-            elif at := len(text := "".join(held)) - openings.held:
-                yield Text(text[:at])
-                held[:] = [text[at:]]
+            waiting += len(piece.text)
+            # Fragments go on as they came.
+            while held and waiting - len(held[0]) >= openings.held:
+                waiting -= len(held[0])
+                yield Text(held.pop(0))
             continue
         if openings is not None and piece.__class__ is ToolStart:
             openings = None
