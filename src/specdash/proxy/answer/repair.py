@@ -48,10 +48,6 @@ class AnswerVerdict(Struct, frozen=True):
     tool_use: ToolUseFault | None = None
     written: Written = Written(0)
 
-    @property
-    def is_malformed(self) -> bool:
-        return self.fault is Guardrail.MALFORMED_TOOL
-
 
 _GOOD = AnswerVerdict()
 
@@ -120,7 +116,7 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
     verdict = _judged(turn, first)
     for piece in () if live else first.draft.pieces():
         # No client can take the calls of a malformed answer back.
-        if not (verdict.is_malformed and isinstance(piece, ToolStart | Arguments)):
+        if not (verdict.tool_use and isinstance(piece, ToolStart | Arguments)):
             yield piece
     if first.has_repeated:
         chars = first.answer.text_chars + first.answer.thinking_chars
@@ -210,7 +206,7 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
         for piece in _completed(turn, first):
             yield piece
         return
-    attempts = turn.settings.malformed_tool_retry_max if bad.is_malformed else 1
+    attempts = turn.settings.malformed_tool_retry_max if bad.tool_use else 1
     for number in range(1, attempts + 1):
         turn.note(fault, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
         again = await _retried(turn, bad, fault, first, number)
@@ -225,7 +221,7 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
             elif isinstance(piece, ToolStart | Arguments) or not has_words:
                 yield piece
         turn.note(fault, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=len(shown.calls))
-        if bad.is_malformed:
+        if bad.tool_use:
             session.malformed_streak = 0
         return
     turn.note(fault, GuardrailAction.EXHAUSTED)
@@ -265,8 +261,8 @@ async def _retried(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Atte
         return None
     verdict = _judged(turn, again)
     if verdict.fault is not None:
-        if not bad.is_malformed or verdict.fault is not Guardrail.UNEXPECTED_END:
-            turn.session.malformed_streak += bad.is_malformed and verdict.is_malformed
+        if not bad.tool_use or verdict.fault is not Guardrail.UNEXPECTED_END:
+            turn.session.malformed_streak += bad.fault is verdict.fault is Guardrail.MALFORMED_TOOL
             return None
         verdict = _GOOD
     for piece in _made_real(turn, verdict, again):
