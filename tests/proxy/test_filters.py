@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, Thinking, ToolStart
 from specdash.proxy.answer.filters import (
-    RepetitionWatch,
     stop_reason_of,
     until_repeated,
     until_stop,
@@ -207,9 +206,14 @@ def test_a_tool_call_and_thinking_come_after_the_text_held_before_them() -> None
 SENTENCE = "I need to check the file again. "
 
 
+def passed(pieces: list[str]) -> tuple[int, bool]:
+    """How many characters pass, and whether the rest was cut."""
+    out, attempt = through(until_repeated, texts(*pieces))
+    return len(text_of(out)), attempt.has_repeated
+
+
 def tripped(text: str, size: int = 5) -> bool:
-    watch = RepetitionWatch()
-    return any(watch.feed(text[at : at + size]) for at in range(0, len(text), size))
+    return passed([text[at : at + size] for at in range(0, len(text), size)])[1]
 
 
 ENDLESS = [
@@ -250,9 +254,7 @@ def test_regular_text_is_left_alone(text: str) -> None:
 
 
 def test_it_is_noticed_soon_after_the_limit_and_a_unit_of_more_than_five_hundred_characters_is_none() -> None:
-    watch = RepetitionWatch()
-    times = next(times for times in range(1, 1000) if watch.feed(SENTENCE))
-    assert times * len(SENTENCE) == 10_240, "the first whole block of 256 behind the limit"
+    assert passed([SENTENCE] * 1000) == (10_240, True), "the first whole block of 256 behind the limit"
     assert tripped("".join(random.Random(3).choices("abcdefghij klm", k=500)) * 40)
     assert not tripped("".join(random.Random(3).choices("abcdefghij klm", k=501)) * 40)
 
@@ -266,6 +268,5 @@ def test_fragments_do_not_decide_whether_it_trips(sizes: list[int], offset: int)
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[at : at + size])
         at += size
-    whole, watch = RepetitionWatch(), RepetitionWatch()
-    assert whole.feed(text)
-    assert any(watch.feed(piece) for piece in pieces)
+    assert passed([text])[1]
+    assert passed(pieces)[1]

@@ -98,31 +98,26 @@ class ChatDecoder:
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The chunks that the next bytes of the stream, cut anywhere, complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            yield from self._chunk(line)
+        for text in filter(None, (line[5:].strip() for line in lines if line.startswith(b"data:"))):
+            if self.done:
+                return
+            if text == b"[DONE]":
+                self.done = True
+            else:
+                yield _chunk(text)
         if len(self._rest) > MAX_EVENT_BYTES and not self.done:
             self.done = True
             yield _failed(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
 
-    def close(self) -> Iterator[dict[str, Any]]:
-        """The stream has ended; a last line without its end counts when it is whole."""
-        yield from self._chunk(self._rest, is_partial=True)
-        self.done = True
 
-    def _chunk(self, line: bytes, *, is_partial: bool = False) -> Sequence[dict[str, Any]]:
-        if self.done or not line.startswith(b"data:") or not (text := line[5:].strip()):
-            return ()
-        if text == b"[DONE]":
-            self.done = True
-            return ()
-        try:
-            found: Any = read_json(text)
-        except ValueError:
-            found = None
-        if isinstance(found, dict):
-            return (found,)
-        shown = text[:_SHOWN].decode("utf-8", "replace")
-        return () if is_partial else (_failed(f"the upstream sent an event that is not a JSON object: {shown}"),)
+def _chunk(text: bytes) -> dict[str, Any]:
+    try:
+        found: Any = read_json(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    return _failed(f"the upstream sent an event that is not a JSON object: {text[:_SHOWN].decode('utf-8', 'replace')}")
 
 
 def _failed(message: str) -> dict[str, Any]:

@@ -89,36 +89,24 @@ ENOUGH = 10_240
 _BLOCK = 256
 
 
-class RepetitionWatch:
-    """Looks for `ENOUGH` characters in a text that only repeat one unit of at most `UNIT_MAX`.
+async def until_repeated(source: Pieces, attempt: Attempt) -> Pieces:
+    """End an answer whose visible text or reasoning only repeats one unit over `ENOUGH` characters; calls may.
 
     They are looked at every 256 characters, however the text is cut into fragments.
     """
-
-    def __init__(self) -> None:
-        self.tripped = False
-        self._text = ""
-
-    def feed(self, text: str) -> bool:
-        """Take the next piece of the text; True once it repeats endlessly, and from then on."""
-        text, at = self._text + text, 0
-        while len(text) - at >= ENOUGH and not self.tripped:
-            run = text[at : at + ENOUGH]
-            before = run.rfind(run[-UNIT_MAX:], ENOUGH - 2 * UNIT_MAX, ENOUGH - 1)
-            period = ENOUGH - UNIT_MAX - before
-            self.tripped = before >= 0 and run[period:] == run[:-period]
-            at += _BLOCK
-        self._text = text[at:]
-        return self.tripped
-
-
-async def until_repeated(source: Pieces, attempt: Attempt) -> Pieces:
-    """End an answer where its visible text or its reasoning repeats endlessly; calls are not watched."""
-    watch = RepetitionWatch()
+    text = ""
     async for piece in source:
         yield piece
-        if (piece.__class__ is Text or piece.__class__ is Thinking) and not attempt.is_cut and watch.feed(piece.text):
-            attempt.is_cut = attempt.has_repeated = True
+        if attempt.is_cut or not (piece.__class__ is Text or piece.__class__ is Thinking):
+            continue
+        text += piece.text
+        while len(text) >= ENOUGH and not attempt.is_cut:
+            run = text[:ENOUGH]
+            before = run.rfind(run[-UNIT_MAX:], ENOUGH - 2 * UNIT_MAX, ENOUGH - 1)
+            period = ENOUGH - UNIT_MAX - before
+            attempt.is_cut = attempt.has_repeated = before >= 0 and run[period:] == run[:-period]
+            text = text[_BLOCK:]
+        if attempt.is_cut:
             yield END
 
 
@@ -207,21 +195,16 @@ async def with_held_calls(source: Pieces, attempt: Attempt, offered: Collection[
     A real call says that the upstream's parser works: what is held is text.
     """
     openings: Openings | None = Openings(offered)
-    held = attempt.held
+    held, waiting = attempt.held, 0
     async for piece in source:
         if openings is not None and piece.__class__ is Text:
-            is_settled = openings.found
             openings.feed(piece.text)
             held.append(piece.text)
-            if is_settled:
-                continue
-            if not openings.held:
-                for text in held:
-                    yield Text(text)
-                held.clear()
-            elif at := len(text := "".join(held)) - openings.held:
-                yield Text(text[:at])
-                held[:] = [text[at:]]
+            waiting += len(piece.text)
+            # Fragments go on as they came.
+            while held and waiting - len(held[0]) >= openings.held:
+                waiting -= len(held[0])
+                yield Text(held.pop(0))
             continue
         if openings is not None and piece.__class__ is ToolStart:
             openings = None

@@ -185,8 +185,6 @@ async def _reads(reply: UpstreamReply, take: Callable[[dict[str, Any]], object])
         for chunk in decoder.feed(data):
             take(chunk)
         yield data
-    for chunk in decoder.close():
-        take(chunk)
 
 
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.

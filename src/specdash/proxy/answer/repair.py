@@ -23,13 +23,12 @@ from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.answer.turn import Turn
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.upstream.upstream import UpstreamReply
 
 _NEW_CALLS = 1 << 20
 """First number of calls that the upstream's own answer does not have."""
@@ -48,10 +47,6 @@ class AnswerVerdict(Struct, frozen=True):
     fault: Guardrail | None = None
     tool_use: ToolUseFault | None = None
     written: Written = Written(0)
-
-    @property
-    def is_malformed(self) -> bool:
-        return self.fault is Guardrail.MALFORMED_TOOL
 
 
 _GOOD = AnswerVerdict()
@@ -75,35 +70,24 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
             async with turn.proxy.upstream.open(msgspec.json.encode(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
-                async for chunk in _streamed(reply, answer):
-                    for piece in answer.chunk(chunk) if chunk else (PAUSE,):
-                        yield piece
-                        if attempt.is_cut:
-                            return
+                decoder = ChatDecoder()
+                while not decoder.done and (data := await reply.read()):
+                    for chunk in decoder.feed(data):
+                        for piece in answer.chunk(chunk):
+                            yield piece
+                            if attempt.is_cut:
+                                return
+                    yield PAUSE
                     if answer.error is not None:
                         raise stream_error(answer.error)
+                if answer.finish_reason is None and not (decoder.done and answer.started):
+                    raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
         except ApiError as error:
             if answer.started or not await patience.again(error):
                 raise
             continue
         yield END
         return
-
-
-async def _streamed(reply: UpstreamReply, answer: AnswerAssembler) -> AsyncIterator[dict[str, Any]]:
-    """The chunks of a stream, and an empty one where nothing more has been read yet."""
-    decoder = ChatDecoder()
-    while not decoder.done and (data := await reply.read()):
-        for chunk in decoder.feed(data):
-            if chunk:
-                yield chunk
-        yield {}
-    is_done = decoder.done
-    for chunk in decoder.close():
-        if chunk:
-            yield chunk
-    if answer.finish_reason is None and not (is_done and answer.started):
-        raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
 
 async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thinking: bool) -> Pieces:
@@ -129,7 +113,7 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
     verdict = _judged(turn, first)
     for piece in () if live else first.draft.pieces():
         # No client can take the calls of a malformed answer back.
-        if not (verdict.is_malformed and isinstance(piece, ToolStart | Arguments)):
+        if not (verdict.tool_use and isinstance(piece, ToolStart | Arguments)):
             yield piece
     if first.has_repeated:
         chars = first.answer.text_chars + first.answer.thinking_chars
@@ -219,7 +203,7 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
         for piece in _completed(turn, first):
             yield piece
         return
-    attempts = turn.settings.malformed_tool_retry_max if bad.is_malformed else 1
+    attempts = turn.settings.malformed_tool_retry_max if bad.tool_use else 1
     for number in range(1, attempts + 1):
         turn.note(fault, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
         again = await _retried(turn, bad, fault, first, number)
@@ -234,7 +218,7 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
             elif isinstance(piece, ToolStart | Arguments) or not has_words:
                 yield piece
         turn.note(fault, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=len(shown.calls))
-        if bad.is_malformed:
+        if bad.tool_use:
             session.malformed_streak = 0
         return
     turn.note(fault, GuardrailAction.EXHAUSTED)
@@ -274,8 +258,8 @@ async def _retried(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Atte
         return None
     verdict = _judged(turn, again)
     if verdict.fault is not None:
-        if not bad.is_malformed or verdict.fault is not Guardrail.UNEXPECTED_END:
-            turn.session.malformed_streak += bad.is_malformed and verdict.is_malformed
+        if not bad.tool_use or verdict.fault is not Guardrail.UNEXPECTED_END:
+            turn.session.malformed_streak += bad.fault is verdict.fault is Guardrail.MALFORMED_TOOL
             return None
         verdict = _GOOD
     for piece in _made_real(turn, verdict, again):

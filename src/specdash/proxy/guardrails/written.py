@@ -472,14 +472,14 @@ def begins_call(text: str, offered: Collection[str]) -> bool | None:
     return key in {"function", "arguments", "parameters", "input", "args"}
 
 
-def _places(text: str, fence: str, offered: Collection[str]) -> Iterator[tuple[int, bool | None]]:
+def _places(text: str, offered: Collection[str], fence: str = "", since: int = 0) -> Iterator[tuple[int, bool | None]]:
     """Where a written call may begin in a text, with `fence` open before it; None where more of the text decides."""
     start = 0
     for line in text.split("\n"):
         end = start + len(line)
         if not fence and not CODE.match(line):
             is_fence = _FENCE_MARK.match(line) is not None
-            for place in _PLACE.finditer(text, start, end):
+            for place in _PLACE.finditer(text, max(start, since), end):
                 if is_fence and place.start() > start:
                     break
                 at = place.end()
@@ -491,7 +491,7 @@ def _places(text: str, fence: str, offered: Collection[str]) -> Iterator[tuple[i
 
 def call_places(text: str, offered: Collection[str]) -> list[int]:
     """Where in a whole text a written call may begin."""
-    return [at for at, _ in _places(text, "", offered)]
+    return [at for at, _ in _places(text, offered)]
 
 
 class Openings:
@@ -514,15 +514,19 @@ class Openings:
             self.held += len(text)
             return
         is_inside = not self.held and self._line != "" and not self._line.isspace()
+        if is_inside and len(self._line) > 2 * _LOOK:
+            self._line = f"{self._line[:_LOOK]}w{self._line[-_LOOK:]}"
+        # A place is at most five characters before what it needs.
+        since = max(0, len(self._line) - self.held - 8)
         self._line += text
         if is_inside and _PROSE.fullmatch(text):
             return
         self.held = 0
-        for at, begins in _places(self._line, self._fence, self._offered):
+        for at, begins in _places(self._line, self._offered, self._fence, since):
             self.found = begins is True
             self.held = len(self._line) - at
             return
         *lines, line = self._line.split("\n")
         for ended in lines:
             self._fence = fence_after(ended, self._fence)
-        self._line = line if len(line) <= 2 * _LOOK else f"{line[:_LOOK]}w{line[-_LOOK:]}"
+        self._line = line
