@@ -98,7 +98,7 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
     if any(kind.needs_draft_model for kind in types):
         assert any(flag in words for flag in DRAFT_FLAGS)
     assert "none" not in values.get("spec-type", "").split(",")
-    assigned = {row.name: row.value for row in embedded.fit(found)[0]}
+    assigned = {name: value for name, _, value in embedded.fit(found)[0]}
     assert tuple(assigned.get("spec-type", ())) == found.spec_types
     for name in LENGTHS:
         assert str(assigned.get(name, "")) == values.get(name, "")

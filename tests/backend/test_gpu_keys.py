@@ -35,8 +35,8 @@ def settings(**env: str) -> BackendSettings:
 
 def test_a_split_of_tensors_reaches_the_package() -> None:
     params = xllamacpp.CommonParams()
-    for row in embedded.fit(settings(LLAMA_TENSOR_SPLIT="3,1", LLAMA_MAIN_GPU="1"))[0]:
-        embedded.apply(params, row.name, row.path, row.value)
+    for assignment in embedded.fit(settings(LLAMA_TENSOR_SPLIT="3,1", LLAMA_MAIN_GPU="1"))[0]:
+        embedded.apply(params, *assignment)
     assert (list(params.tensor_split)[:3], params.main_gpu) == ([3.0, 1.0, 0.0], 1)
 
 

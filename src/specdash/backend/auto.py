@@ -11,6 +11,8 @@ import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from specdash.backend.engines import find_engine, used_gpus
 from specdash.backend.settings import MACHINE_KEYS, SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError, SpecdashError
@@ -48,36 +50,33 @@ def cells_asked(settings: BackendSettings, model: GgufFacts | None) -> int:
 
 def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -> tuple[ModelLoad, ModelLoad]:
     """How the settings load the model, and what drafts for it."""
-    types = settings.spec_types
-    slots = slots_asked(settings)
-    shared = {
-        "cells": cells_asked(settings, model),
-        "slots": slots,
-        "batch": min(settings.number("ubatch-size"), settings.number("batch-size")),
-        "flash_attention": settings.value("flash-attn") != "off",
-        "full_window": bool(settings.value("swa-full")),
-        "cache_on_gpu": bool(settings.value("kv-offload")),
-        "batches_on_gpu": on_gpu,
-    }
-    own_heads = "draft-mtp" in types and settings.draft_model is None
+    types, slots = settings.spec_types, slots_asked(settings)
+    architecture = model.architecture if model is not None else None
     target = ModelLoad(
-        **shared,  # type: ignore[arg-type]  # the values above have their fields' types
+        cells_asked(settings, model),
+        slots,
         key_type=str(settings.value("cache-type-k")),
         value_type=str(settings.value("cache-type-v")),
+        batch=min(settings.number("ubatch-size"), settings.number("batch-size")),
+        flash_attention=settings.value("flash-attn") != "off",
+        full_window=bool(settings.value("swa-full")),
         gpu_layers=_layers(settings.number("gpu-layers"), on_gpu=on_gpu),
+        cache_on_gpu=bool(settings.value("kv-offload")),
         cpu_experts=_cpu_experts(settings.native, settings.extra_args),
-        heads=own_heads,
-        snapshots=snapshots_of(
-            model.architecture if model is not None else None, types, settings.number("spec-draft-n-max")
-        ),
+        heads="draft-mtp" in types and settings.draft_model is None,
+        snapshots=snapshots_of(architecture, types, settings.number("spec-draft-n-max")),
         outputs=slots.sequences * (1 + longest_asked(settings)),
+        batches_on_gpu=on_gpu,
     )
-    draft = ModelLoad(
-        **shared,  # type: ignore[arg-type]  # see above
+    draft = replace(
+        target,
         key_type=str(settings.value("spec-draft-type-k")),
         value_type=str(settings.value("spec-draft-type-v")),
         gpu_layers=_layers(settings.number("spec-draft-ngl"), on_gpu=on_gpu),
+        cpu_experts=0,
         heads="draft-mtp" in types,
+        snapshots=0,
+        outputs=0,
         sampled=bool(settings.value("spec-draft-backend-sampling")),
     )
     return target, draft

@@ -44,10 +44,9 @@ def env_text(
 ) -> str:  # fmt: skip
     """The env file of the demo's backend; `slots` is a directory that slots may be saved to, `target` the model where
     it is not the bundled one."""
-    bundled = bundled_model(TARGET_MODEL)
     values = {
         "LLAMA_ENGINE": engine,
-        "LLAMA_MODEL": str(target or bundled),
+        "LLAMA_MODEL": str(target or bundled_model(TARGET_MODEL)),
         "LLAMA_ALIAS": "specdash-demo",
         "LLAMA_HOST": "127.0.0.1",
         "LLAMA_PORT": str(port),
@@ -66,7 +65,7 @@ def env_text(
         values["LLAMA_SLOT_SAVE_PATH"] = str(slots)
     if DRAFT_TYPE in spec_types:
         values["LLAMA_DRAFT_MODEL"] = str(bundled_model(DRAFT_MODEL))
-        values["LLAMA_DRAFT_MAX"] = str(DRAFT_LENGTH if target in (None, bundled) else WIDE_DRAFT_LENGTH)
+        values["LLAMA_DRAFT_MAX"] = str(DRAFT_LENGTH if target is None else WIDE_DRAFT_LENGTH)
     return _lines(values)
 
 

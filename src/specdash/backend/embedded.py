@@ -1,6 +1,6 @@
 """Backend settings as `xllamacpp.CommonParams`, and the child process that runs that server.
 
-The parent renders the settings to plain assignments (`assignments`) and hands them to `python -m
+The parent renders the settings to plain assignments (`fit`) and hands them to `python -m
 specdash.backend.embedded` in one environment variable; the child applies them and serves until a signal ends it.
 Secrets travel in variables of their own, so that the assignments may be printed.
 """
@@ -16,8 +16,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from specdash.backend.binary import ESSENTIAL, LACKS, Engine, lack, secrets
 from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import ENGINE
@@ -30,26 +28,12 @@ if TYPE_CHECKING:
 PACKAGE = "xllamacpp"
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
 API_KEY_VARIABLE = "LLAMA_API_KEY"
-AUTOMATIC_SLOTS = 4
-"""Slots llama-server takes for `--parallel -1`, with one unified cache (tools/server/server.cpp)."""
+_OF_MINUS_ONE = {"parallel": 4, "seed": 2**32 - 1}
+"""What llama-server takes for -1: automatic slots, with one unified cache (tools/server/server.cpp), and any seed."""
 _TYPES = "speculative.types"
 _USE_THE_BINARY = "remove it, or set LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
 _STOP_SECONDS = 2
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_RANDOM_SEED = 2**32 - 1
-
-
-class Assignment(Struct, frozen=True):
-    """`params.<path> = value`, where `name` is the catalogue's parameter; `value` is what JSON can hold."""
-
-    name: str
-    path: str
-    value: Any
-
-    @property
-    def text(self) -> str:
-        """As `show` prints it."""
-        return f"{self.path} = {json.dumps(self.value)}"
 
 
 def capabilities(version: str) -> Engine:
@@ -58,9 +42,10 @@ def capabilities(version: str) -> Engine:
     return Engine(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
 
 
-def fit(settings: BackendSettings) -> tuple[list[Assignment], list[Finding]]:
-    """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
-    assignments: list[Assignment] = []
+def fit(settings: BackendSettings) -> tuple[list[tuple[str, str, Any]], list[Finding]]:
+    """The assignments, and everything that the package lacks of the settings, in the order of the catalogue. Of an
+    assignment the parameter's name, the path of the attribute, and a value that JSON can hold."""
+    assignments: list[tuple[str, str, Any]] = []
     lacks: list[Finding] = []
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
@@ -70,16 +55,14 @@ def fit(settings: BackendSettings) -> tuple[list[Assignment], list[Finding]]:
             lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", _USE_THE_BINARY))
             continue
         name, value = parameter.name, not assigned.value if parameter.inverted else assigned.value
-        also = None
+        taken = _OF_MINUS_ONE.get(name, value) if value == -1 else value
+        assignments.append((name, parameter.attribute, taken))
         if name == "parallel" and value == -1:
-            value, also = AUTOMATIC_SLOTS, Assignment(name, "kv_unified", value=True)
+            assignments.append((name, "kv_unified", True))
         elif name == "timeout":
-            also = Assignment(name, "timeout_write", value)
-        elif name == "seed" and value == -1:
-            value = _RANDOM_SEED
-        assignments.extend(filter(None, (Assignment(name, parameter.attribute, value), also)))
+            assignments.append((name, "timeout_write", value))
     if settings.spec_types:
-        assignments.append(Assignment("spec-type", _TYPES, list(settings.spec_types)))
+        assignments.append(("spec-type", _TYPES, list(settings.spec_types)))
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
         lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
@@ -91,8 +74,7 @@ def fit(settings: BackendSettings) -> tuple[list[Assignment], list[Finding]]:
 
 def environment(settings: BackendSettings) -> dict[str, str]:
     """Variables the child needs. Holds secrets: never print it unmasked."""
-    plain = [[row.name, row.path, row.value] for row in fit(settings)[0]]
-    return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(plain)}
+    return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(fit(settings)[0])}
 
 
 _WORDS = {"flash-attn": {"on": "enabled", "off": "disabled"}, "load-mode": {"dio": "direct_io"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import socket
@@ -93,7 +94,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(assignment.text for assignment in embedded.fit(self.settings)[0])
+            return tuple(f"{path} = {json.dumps(value)}" for _, path, value in embedded.fit(self.settings)[0])
         return self.argv[1:]
 
     @property
