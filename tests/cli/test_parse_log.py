@@ -188,3 +188,8 @@ def test_a_request_names_the_start_of_the_server_that_served_it() -> None:
     text = subprocess.run(command, input=log, capture_output=True, timeout=60, check=True).stdout.decode()
     assert "start 1 (build 9234): 1 request, decode 100.0 tok/s, accepted 64/100 (64.0 %)" in text
     assert "start 2 (build 9235): 1 request, decode 100.0 tok/s, accepted 24/100 (24.0 %)" in text
+
+
+def test_the_cause_of_an_end_comes_last() -> None:
+    _, out, _ = say("parse-log", str(LOGS / "flag_md_missing.log"))
+    assert out.splitlines()[-1] == "cause: the draft model /nonexistent.gguf does not exist; correct LLAMA_DRAFT_MODEL"

@@ -1,5 +1,6 @@
 """The table of line classes: complete, unambiguous, and found again behind every prefix."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,16 +19,18 @@ LOGS = Path(__file__).parents[1] / "data" / "logs"
 PATTERNS = [(line_class, pattern) for line_class in TABLE for pattern in line_class.patterns]
 PREFIXES: dict[str, Callable[[str], str]] = {
     "none": lambda line: line,
-    "level": lambda line: f"I {line}",
     "stamp": lambda line: f"63.17.951.405 I {line}",
     "stamp, two blanks": lambda line: f"6.33.268.728  I {line}",
     "router": lambda line: f"[42027] 2.46.193.190 W {line}",
     "journald": lambda line: f"May  2 01:30:52 corrm-pc start_llama_server.sh[37450]: 63.17.951.405 I {line}",
     "journald, no stamp": lambda line: f"May 22 01:30:52 box llama-server[37450]: {line}",
+    "journald full": lambda line: f"Fri 2026-05-22 01:30:52 CEST box llama.service[37450]: {line}",
     "journald iso": lambda line: f"2026-05-22T01:30:52+0200 box llama-server[37450]: 0.00.001.405 I {line}",
-    "docker": lambda line: f"2026-05-22T01:30:52.123456789Z 0.00.001.405 I {line}",
-    "kubernetes": lambda line: f"2026-05-22T01:30:52.123456789Z stderr F 0.00.001.405 I {line}",
-    "compose": lambda line: f"llama-server-1  | 0.00.001.405 I {line}",
+    "journald monotonic": lambda line: f"[ 1234.567890] box llama-server[37450]: {line}",
+    "docker's file": lambda line: json.dumps({"log": f"\x1b[32mI \x1b[0m{line}\r\n", "stream": "stderr"}),
+    "kubernetes": lambda line: f"2026-05-22T01:30:52.123456789Z stderr F {line}",
+    "kubectl": lambda line: f"[pod/llama-0/server] 2026-05-22T01:30:52.123456789Z {line}",
+    "compose": lambda line: f"llama-server-1  | 2026-05-22T01:30:52.123456789Z {line}",
     "colours": lambda line: f"\x1b[34m0.00.001.910\x1b[0m \x1b[32mI \x1b[0m{line}",
 }
 SAMPLES = {
@@ -104,8 +107,6 @@ def test_numbers_and_padding_do_not_change_what_a_line_is(data: st.DataObject) -
 
 UNSEEN_PREFIXES = [
     "2026-05-17 11:04:29.397 | INFO     | llama:run:42 - ",
-    "[model-7b.Q4_K_M.gguf] ",
-    "2026-05-17 11:04:29,397 INFO llama: ",
     "2026-05-17T11:04:29.397321+00:00 app[web.1]: ",
     "<6>",
     "сервер → ",

@@ -79,7 +79,7 @@ def _summarise(file: IO[bytes]) -> LogSummary:
     from specdash.insight.log.log_summary import LogSummary
     from specdash.llama.log.parser import LogParser
 
-    parser, summary = LogParser(tail_lines=0), LogSummary()
+    parser, summary = LogParser(), LogSummary()
     while data := file.read(_PIECE_BYTES):
         if not summary.lines and data.startswith(_COMPRESSED):
             raise InputError(

@@ -15,6 +15,7 @@ from specdash.core.structs import json_of
 from specdash.llama.log import warning_class
 from specdash.llama.log.safe import safe_sample, safe_text
 from specdash.llama.log.server_lines import SERVER_STARTING
+from specdash.llama.start_failures import MOST_GENERAL, explain
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, counted, number, percent, size
 
@@ -329,6 +330,9 @@ def _warnings_text(summary: LogSummary) -> Iterator[str]:
         yield f"{known.severity}: {name} x{tally.count:,}{when}: {known.title}"
         if known.severity != "notice":
             yield f"  {known.meaning}"
+    found = explain(summary.last_lines, None)
+    if found is not None and found.id != MOST_GENERAL:
+        yield f"cause: {found.because}; {found.fix}"
 
 
 def _share(part: float | None, whole: float | None) -> str:

@@ -333,11 +333,6 @@ def prefill_progress(request: ActiveView) -> float | None:
     return 1.0 if request.phase in (RequestPhase.DECODE, RequestPhase.DONE) else None
 
 
-def ended_at(request: RequestEvent) -> float:
-    """When a finished request ended."""
-    return request.at + (request.duration_s or 0.0)
-
-
 def is_error(request: RequestEvent) -> bool:
     """Whether the client got an error."""
     return request.outcome is RequestOutcome.ERROR

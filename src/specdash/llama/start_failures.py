@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES, spec_type
 from specdash.llama.log import GRAMMAR, TABLE
-from specdash.llama.log.forms import ANSI, Cause, ServerEnd
+from specdash.llama.log.forms import ANSI, Cause, ServerEnd, split_port
 from specdash.llama.log.trouble_lines import DRAFT_LOAD_FAILED, FALSE_ALARM
 
 if TYPE_CHECKING:
@@ -160,8 +160,9 @@ def _made(cause: Cause, fields: Mapping[str, str]) -> StartFailure:
 
 
 def _read(line: str) -> tuple[str, ReadLine, bytes] | None:
-    """A line without colours, what it is, and its bytes; None for an empty one and for the command of a recording."""
-    text = ANSI.sub(b"", line[:_LONGEST].encode("utf-8", "replace")).rstrip().replace(b'\\"', b'"')[:_LONGEST]
-    if not text or text.startswith(b"# CMD:"):
+    """A line as the server wrote it, what it is, and its bytes; None for an empty one and for the command of a
+    recording."""
+    own = split_port(ANSI.sub(b"", line[:_LONGEST].encode("utf-8", "replace")).rstrip()[:_LONGEST])[1]
+    if not own or own.startswith(b"# CMD:"):
         return None
-    return text.decode("utf-8", "replace"), GRAMMAR.read(text), text
+    return own.decode("utf-8", "replace"), GRAMMAR.read(own), own

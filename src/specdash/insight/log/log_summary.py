@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -61,6 +61,7 @@ class LogSummary:
         self.selections: Counter[str] = Counter()
         self.events: list[tuple[int | None, log_facts.ServerEvent]] = []
         self.event_counts: Counter[str] = Counter()
+        self.last_lines: deque[str] = deque(maxlen=400)
         self._assemblers: dict[int | None, RequestAssembler] = {}
         """By port of a router's child, None for the server itself."""
 
@@ -70,6 +71,7 @@ class LogSummary:
         self.unrecognised += batch.unrecognised
         room = _MAX_SAMPLES - len(self.unrecognised_samples)
         self.unrecognised_samples += batch.unrecognised_samples[:room]
+        self.last_lines += batch.tail
         for port, facts in batch.by_server:
             for fact in facts:
                 self._fact(port, fact)

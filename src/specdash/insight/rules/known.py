@@ -11,7 +11,7 @@ from specdash.core.proxy_events import RequestOutcome
 from specdash.core.readings import ReadingStatus
 from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState
-from specdash.insight.request import ended_at, is_error
+from specdash.insight.request import is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
 from specdash.insight.rules.scene import increase
 from specdash.system.text import UNKNOWN
@@ -104,7 +104,8 @@ def turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
         total, errors, left = (_counted(scene, name, seconds) for name in ("requests", "errors", "left"))
         return EndedRequests(total, errors, left)
     # They are written as they end, so older ones come after.
-    ended = list(takewhile(lambda event: ended_at(event) >= since, (one for one in proxy.finished if one.at)))
+    dated = (event for event in proxy.finished if event.at)
+    ended = list(takewhile(lambda event: event.at + (event.duration_s or 0.0) >= since, dated))
     left = sum(event.outcome is RequestOutcome.CLIENT_LEFT for event in ended)
     return EndedRequests(len(ended), sum(map(is_error, ended)), left, ended)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -186,17 +187,8 @@ def _compiled(message: str) -> tuple[re.Pattern[bytes], tuple[tuple[str, str], .
 def text(captured: bytes) -> str:
     """Captured text, with anything unprintable shown as a replacement character, and cut to `MAX_TEXT`."""
     decoded = captured[: 4 * MAX_TEXT].decode(errors="replace").strip()[:MAX_TEXT]
-    if decoded.isprintable():
-        return decoded
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in decoded)
-
-
-def _unescaped(captured: bytes) -> str:
-    """A text of a JSON line."""
-    try:
-        return text(str(json.loads(b'"' + captured + b'"')).encode(errors="replace"))
-    except ValueError:
-        return text(captured)
+    shown = (char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in decoded)
+    return decoded if decoded.isprintable() else "".join(shown)
 
 
 def _rates(captured: bytes) -> tuple[float, ...]:
@@ -227,7 +219,6 @@ class ReadLine(Struct, frozen=True, eq=False):
     made: bool
     """Whether it makes a fact."""
     detail: bool
-    in_json: bool = False
     pattern: str | None = None
     """None for a line of no class."""
     cause: Cause | None = None
@@ -240,16 +231,13 @@ class ReadLine(Struct, frozen=True, eq=False):
 
     def seconds(self, line: bytes) -> float | None:
         """Seconds since the server's start by the line's own clock, None where it has none."""
-        if self.clock is None:
-            return None
-        return int(line[self.clock]) / 1e6 if self.in_json else stamp_seconds(line[self.clock])
+        return stamp_seconds(line[self.clock]) if self.clock is not None else None
 
     def fact(self, line: bytes) -> Made | None:
         """What such a line says; None where it says nothing, or not what its pattern promises."""
-        as_text = _unescaped if self.in_json else text
         read = {} if self.line_class.event else _READ
         try:
-            fields = {name: read.get(kind, as_text)(line[begin:end]) for name, kind, begin, end in self.spans if name}
+            fields = {name: read.get(kind, text)(line[begin:end]) for name, kind, begin, end in self.spans if name}
         except ValueError:
             return None
         make = self.line_class.make
@@ -259,28 +247,22 @@ class ReadLine(Struct, frozen=True, eq=False):
 
 
 # How lines begin. On a terminal and in files nothing stands before the server's own stamp (`0.00.041.000 W `);
-# journald, docker, kubectl and others put something there. With `--log-jsonl` a line is a JSON object.
+# journald, docker, kubectl and others put something there. Docker's files and `--log-jsonl` have a line in JSON.
 
 _STAMP: Final = re.compile(
-    rb"[\s\0]*(?:\{\"log\":\"\s*|[^\"'\\]{0,200}?)(?<![\d.])(\d{1,9}\.\d\d\.\d{3}\.\d{3}) {1,4}([DIWE])(?![A-Za-z]) *"
+    rb"[\s\0]*[^\"'\\]{0,200}?(?<!\d)(?<!\d\.)(\d{1,9}\.\d\d\.\d{3}\.\d{3}) {1,4}([DIWE])(?![A-Za-z]) *"
 )
-_JSON: Final = re.compile(
-    rb"[^\"'\\]{0,200}?\{\s*\"type\"\s*:\s*\"log\"\s*,\s*\"time\"\s*:\s*(\d{1,18})\s*,\s*\"level\"\s*:\s*\"([a-z])[a-z]*\""
-    rb"\s*,\s*\"msg\"\s*:\s*\"\s*"
-)
-_JSON_END: Final = re.compile(
-    rb"(?:\\n|\\r|\s)*\"(?:\s*,\s*\"stream\"\s*:\s*\"std(?:out|err)\"\s*,\s*\"time\"\s*:\s*\"[^\"]{0,40}\"\s*)?\}\s*\Z"
-)
-_JSON_TAIL: Final = 160
-_JSON_LEVELS: Final = {"d": "D", "t": "D", "i": "I", "w": "W", "e": "E"}
 _FOREIGN: Final = re.compile(
-    rb"\{\"log\":\"|"
-    rb"[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{5,20} \S{1,80} [^\s\[]{1,80}\[\d*\]: *|"
-    rb"\d{4}-\d\d-\d\d[T ][\d:.,]{1,24}(?:Z|[+-][\d:]{1,6})? {0,4}"
-    rb"(?:\S{1,80} [^\s\[]{1,80}\[\d*\]: *|std(?:out|err) [FP] )?|"
-    rb"[\w.+-]{1,64} *\| *"
+    rb"[\0\s]*(?:[\w.+-]{1,64} *\| *)?(?:\[[^\]]{1,80}\] *)?"
+    rb"(?:(?:(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ][\d:.,]{1,24}(?:Z|[+-][\d:]{1,6}| [A-Z]{3,5}(?= ))?|"
+    rb"[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{5,20}|\d{1,12}\.\d{3,9}(?= )) {0,4})?"
+    rb"(?:\S{1,80} [^\s\[]{1,80}\[\d*\]: *|std(?:out|err) [FP] )?"
 )
-"""Before a line without a stamp: docker's JSON, syslog, ISO times, compose."""
+"""Before a line without a stamp: compose, a time or a pod in brackets, a time of any form, and whose line it is."""
+_GLUED: Final = re.compile(
+    rb"[^\"'\\]{0,200}?(?:[A-Za-z.:](?=\d{1,9}\.\d\d\.\d{3}\.\d{3} {1,4}[DIWE] )|assuming pure content parser\.)"
+)
+"""A message without its newline, behind which another begins: one of `-lv 5` never has it, and writers are cut off."""
 _LEVEL: Final = re.compile(rb"([DIWE]) +")
 _SLOT: Final = re.compile(rb"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *")
 _FUNCTION: Final = re.compile(rb"[\w()~<>+ -]{1,160}: *")
@@ -298,18 +280,39 @@ _CHILD: Final = re.compile(
 """What a router puts before each line of a child: the port that it listens on."""
 
 
+_IN_JSON: Final = re.compile(
+    rb"[^\"'\\]{0,200}?\{\s*\"(?:log\"|type\"\s*:\s*\"log\"\s*,\s*\"time\"\s*:\s*(\d{1,18})\s*,\s*\"level\"\s*:\s*\"([a-z])[a-z]*\""
+    rb"\s*,\s*\"msg\")\s*:\s*\"([^\"\\]*(?:\\.[^\"\\]*)*)"
+)
+"""A line that Docker keeps, or one of `--log-jsonl` with its microseconds and level; it may be cut off."""
+_LEVELS: Final = {b"d": b"D", b"t": b"D", b"w": b"W", b"e": b"E"}
+
+
+def _out_of_json(line: bytes) -> bytes:
+    """A line in JSON as it is printed without; any other as it is."""
+    if b'":' not in line or (found := _IN_JSON.match(line)) is None:
+        return line
+    own = found[3].removesuffix(b"\\n")
+    if b"\\" in own:
+        with suppress(ValueError):
+            own = str(json.loads(b'"' + own + b'"')).encode(errors="replace")
+        own = ANSI.sub(b"", own).strip().replace(b"\n", b" ")
+    if found[1] is None:
+        return _out_of_json(own)
+    micros = found[1].zfill(7)
+    clock = *divmod(int(micros[:-6]), 60), micros[-6:-3], micros[-3:]
+    return b"%d.%02d.%s.%s %s %s" % (*clock, _LEVELS.get(found[2], b"I"), own)
+
+
 def split_port(line: bytes) -> tuple[int | None, bytes]:
     """The port of the router's child that wrote a line, None for the server itself, and the line as it wrote it."""
-    child = _CHILD.match(line)
-    return (int(child[1] or child[2]), line[child.end() :]) if child is not None else (None, line)
+    child = _CHILD.match(line) if b"[" in line else None
+    if child is None and (own := _out_of_json(line)) is not line:
+        return split_port(own)
+    return (int(child[1] or child[2]), _out_of_json(line[child.end() :])) if child is not None else (None, line)
 
 
 Entry = tuple[LineClass, str, Cause | None]
-
-
-def _literal(message: str) -> bytes:
-    """What a message begins with: its first word, up to its first field that may be any text."""
-    return re.sub(r"\{\w*:=([^}]*)\}", r"\1", message).partition("{")[0].split(" ", 1)[0].encode()
 
 
 def _entries(line_class: LineClass) -> Iterator[Entry]:
@@ -332,7 +335,9 @@ class Grammar:
             pattern = entry[1]
             where = SLOT if pattern.startswith(SLOT) else "^" if pattern.startswith("^") else ""
             index = self._indexes[where]
-            head = _literal(pattern.removeprefix(where))[:_HEAD]
+            # Its first word, up to its first field that may be any text.
+            begins = re.sub(r"\{\w*:=([^}]*)\}", r"\1", pattern.removeprefix(where)).partition("{")[0]
+            head = begins.split(" ", 1)[0].encode()[:_HEAD]
             if len(head) < _HEAD:
                 for listed in index.values():
                     listed.append(entry)
@@ -352,19 +357,21 @@ class Grammar:
         return found
 
     def _read(self, line: bytes) -> ReadLine:
-        stamped = _STAMP.match(line) if (in_json := _JSON.match(line)) is None else in_json
+        found = self._read_from(line, 0)
+        if found.pattern is None and (glued := _GLUED.match(line)) is not None:
+            behind = self._read_from(line, glued.end())
+            return found if behind.pattern is None else behind
+        return found
+
+    def _read_from(self, line: bytes, start: int) -> ReadLine:
+        stamped = _STAMP.match(line, start)
         end = len(line.rstrip(b" \t\r\0"))
         if stamped is not None:
-            level = stamped[2].decode()
-            level = _JSON_LEVELS.get(level, "") if in_json else level
-            if in_json or stamped[0].lstrip().startswith(b'{"log"'):
-                tail = _JSON_END.search(line, max(stamped.end(), len(line) - _JSON_TAIL))
-                end = tail.start() if tail is not None else end
-            clock = slice(*stamped.span(1))
-            found = self._message(line, stamped.end(), end, level, clock, in_json=bool(in_json))
+            level, clock = stamped[2].decode(), slice(*stamped.span(1))
+            found = self._message(line, stamped.end(), end, level, clock)
             return found or self._no_class(line, level, clock)
-        begins = [0]
-        if (foreign := _FOREIGN.match(line)) is not None:
+        begins = [start]
+        if (foreign := _FOREIGN.match(line, start)) is not None and foreign.end() > start:
             begins.append(foreign.end())
         levels = [(begin, "") for begin in begins]
         levels += [(m.end(), m[1].decode()) for begin in begins if (m := _LEVEL.match(line, begin)) is not None]
@@ -372,8 +379,7 @@ class Grammar:
             found = self._message(line, begin, end, level, None)
             if found is not None:
                 return found
-        level = levels[-1][1]
-        return self._no_class(line, level, None)
+        return self._no_class(line, levels[-1][1], None)
 
     def _no_class(self, line: bytes, level: str, clock: slice | None) -> ReadLine:
         line_class = self._unknown.get(level, self._unknown[""])
@@ -382,9 +388,7 @@ class Grammar:
         is_step = is_step or (line_class.severity is None and _SLOT.search(line, 0, 400) is not None)
         return ReadLine(line_class, level, clock, False, is_step)
 
-    def _message(
-        self, line: bytes, begin: int, end: int, level: str, clock: slice | None, *, in_json: bool = False
-    ) -> ReadLine | None:
+    def _message(self, line: bytes, begin: int, end: int, level: str, clock: slice | None) -> ReadLine | None:
         """The class of the message that stands there: of a whole one, else of one with something appended to it."""
         while line[begin : begin + 1].isspace() and begin < end:
             begin += 1
@@ -411,7 +415,7 @@ class Grammar:
                     continue
                 spans = ids + tuple((name, kind, *match.span(place)) for place, (name, kind) in enumerate(fields, 1))
                 made = line_class.make is not None or line_class.event
-                read = ReadLine(line_class, level, clock, made, line_class.detail, in_json, pattern, cause, spans)
+                read = ReadLine(line_class, level, clock, made, line_class.detail, pattern, cause, spans)
                 if whole:
                     return read
                 partly = read

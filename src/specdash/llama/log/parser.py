@@ -150,9 +150,6 @@ _MADE, _DETAIL = attrgetter("made"), attrgetter("detail")
 
 def clean_line(line: bytes, characters: int) -> str:
     """A raw line as text for people: colour codes and control characters removed, invalid UTF-8 replaced, cut."""
-    text = line[: 8 * characters].decode(errors="replace")
-    if text.isprintable():
-        return text[:characters]
     text = ANSI.sub(b"", line[: 8 * characters]).decode(errors="replace").replace("\t", " ")
     return _UNPRINTABLE.sub("", text)[:characters]
 
@@ -279,9 +276,8 @@ class LogParser:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
             lines = block.split(b"\n")
-        placed = [*map(split_port, lines)] if b"] " in block else []
-        if any(port is not None for port, _ in placed):
-            for port, run in groupby(zip(placed, lines, strict=True), lambda pair: pair[0][0]):
+        if b"] " in block or b'{"' in block:
+            for port, run in groupby(zip(map(split_port, lines), lines, strict=True), lambda pair: pair[0][0]):
                 own, shown = zip(*((line, whole) for (_, line), whole in run), strict=True)
                 self._read(own, b"\n".join(own), shown, port)
         else:

@@ -37,12 +37,8 @@ def _selected(slot: int, task: int, how: str, at_s: float | None, **shares: floa
     return SlotSelected(slot, how.lower(), at_s=at_s, **shares)
 
 
-def _released(slot: int, task: int, n_tokens: int, truncated: int, at_s: float | None) -> TaskReleased:
-    return TaskReleased(slot, task, n_tokens, truncated != 0, at_s=at_s)
-
-
-def _prefill(**fields: Any) -> PrefillProgress:
-    return PrefillProgress(**{"progress": 1.0, **fields})
+def _released(truncated: int, **fields: Any) -> TaskReleased:
+    return TaskReleased(truncated=truncated != 0, **fields)
 
 
 def _timed(kind: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,19 +84,11 @@ def _parameters(at_s: float | None, **fields: str) -> ServerEvent:
 _ACTIONS = {"superseding": "superseded", "checking": "checked", "restoring": "restored"}
 
 
-def _checkpoint(
-    slot: int,
-    task: int,
-    action: str,
-    at_s: float | None,
-    kind: str = "context",
-    n_tokens: int | None = None,
-    size_mib: float | None = None,
-    size_bytes: int | None = None,
-) -> CheckpointEvent:
-    size = size_bytes / 2**20 if size_bytes is not None else size_mib
+def _checkpoint(action: str, kind: str = "context", size_bytes: int | None = None, **fields: Any) -> CheckpointEvent:
+    if size_bytes is not None:
+        fields["size_mib"] = size_bytes / 2**20
     action = action.lower()
-    return CheckpointEvent(_ACTIONS.get(action, action), kind, slot, task, n_tokens, size, at_s=at_s)
+    return CheckpointEvent(_ACTIONS.get(action, action), kind, **fields)
 
 
 _STEP = "slot| accepted {accepted:d}/{generated:d} draft tokens"
@@ -120,6 +108,7 @@ def _sized(words: str) -> tuple[str, ...]:
     return (
         f"slot| {words} {_POS}, n_tokens = {{n_tokens:d}}, {{:rest}}size = {{size_mib:f}} MiB{{:rest}}",
         f"slot| {words} {_POS}, size = {{size_mib:f}} MiB)",
+        f"slot| {words} ({{:rest}}",
     )
 
 
@@ -177,7 +166,7 @@ REQUEST_LINES: tuple[LineClass, ...] = (
             "slot| prompt processing done, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}",
             "slot| prompt done, {:w} = {n_tokens:d}, {:w} = {:d}",
         ),
-        make=_prefill,
+        make=lambda **fields: PrefillProgress(**{"progress": 1.0, **fields}),
         detail=True,
     ),
     LineClass(
@@ -212,11 +201,10 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "image_processing",
         "slot| encoding mtmd batch from idx = {:d}, n_chunks = {:d}",
         "processing mtmd chunk{:rest}",
-        "encoding image slice...",
+        "encoding {:w} slice...",
         "image slice encoded in {:d} ms",
         "decoding image batch {:d}/{:d}, n_tokens_batch = {:d}",
         "image decoded (batch {:d}/{:d}) in {:d} ms",
-        "encoding audio slice...",
         "audio slice encoded in {:d} ms",
         detail=True,
     ),
@@ -306,9 +294,6 @@ MEMORY_LINES: tuple[LineClass, ...] = (
             *_sized("erasing old context checkpoint"),
             *_sized("erased invalidated context checkpoint"),
             *_sized("erasing context checkpoint too close to an earlier one"),
-            "slot| erasing old context checkpoint ({:rest}",
-            "slot| erased invalidated context checkpoint ({:rest}",
-            "slot| erasing context checkpoint too close to an earlier one ({:rest}",
         ),
         make=partial(_checkpoint, action="erased"),
         severity=NOTICE,

@@ -13,10 +13,10 @@ from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, S
 
 
 def _failed(task: int | None = None, error: str = "", at_s: float | None = None, **_place: object) -> TaskFailed | None:
-    return TaskFailed(task, error or TOO_LONG, at_s=at_s) if task is not None else None
+    error = error or "request exceeds the available context size"
+    return TaskFailed(task, error, at_s=at_s) if task is not None else None
 
 
-TOO_LONG = "request exceeds the available context size"
 DRAFT_LOAD_FAILED = "draft_load_failed"
 FALSE_ALARM = "draft_unmeasured"
 """Id of the class of which llama.cpp itself says that it is normal, although it prints it as an error."""
@@ -56,7 +56,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "bad_argument",
         "the command line or environment is not valid",
-        ("error while handling {:rest}", "error: {:rest}"),
+        ("error while handling {:rest}", "^error: {:rest}"),
         severity=ERROR,
         note="The server exits at once; flags change between builds.",
         causes=(
@@ -82,13 +82,13 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "argument_value",
                 "llama.cpp does not take the value of {name} ({message})",
                 "correct the value",
-                (*_argument("{message:rest}"), "error: cannot set {name:s} to {message:rest}"),
+                (*_argument("{message:rest}"), "^error: cannot set {name:s} to {message:rest}"),
             ),
             Cause(
                 "argument_unknown",
                 "this build knows no argument {name}",
                 "remove it, or use the name that `llama-server --help` has",
-                ("error: invalid argument: {name:rest}",),
+                ("^error: invalid argument: {name:rest}",),
             ),
             Cause(
                 "cannot_run",
@@ -96,7 +96,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "correct LLAMA_BIN, or install the libraries it needs",
                 (
                     "^{:s} error while loading shared libraries: {message:rest}",
-                    "error: {:s} cannot be run: {message:rest}",
+                    "^error: {:s} cannot be run: {message:rest}",
                 ),
             ),
         ),
@@ -115,11 +115,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "the target and draft vocabs are not compatible{:rest}",
             "the draft model '{:s}' is not compatible with the target model '{:s}'",
-            "draft model vocab type must match target {:rest}",
-            "draft model special tokens must match target {:rest}",
-            "draft model bos tokens must match target {:rest}",
-            "draft model eos tokens must match target {:rest}",
-            "draft vocab special tokens must match target {:rest}",
+            "draft {:w} {:w} {:w} must match target {:rest}",
             "draft model vocab must {:rest}",
         ),
         severity=ERROR,
@@ -343,10 +339,23 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to open GGUF file {:rest}",
             "failed to create_context with model '{:s}'",
             "failed to create context with model '{:s}'",
-            "failed to load multimodal model, '{:s}'",
+            "failed to open '{:s}': {:rest}",
+            "error: Failed to load CLIP model from {:rest}",
         ),
         severity=ERROR,
         causes=(
+            Cause(
+                "mmproj_broken",
+                "the multimodal projector {path} could not be loaded",
+                "correct --mmproj (LLAMA_ARG_MMPROJ), or start without images",
+                ("failed to load multimodal model, '{path:s}'",),
+            ),
+            Cause(
+                "lora_broken",
+                "the LoRA adapter {path} could not be loaded",
+                "correct --lora: it must exist, and be made for this model",
+                ("failed to load lora adapter '{path:s}'",),
+            ),
             Cause(
                 "model_missing",
                 "the model file {path} does not exist",
@@ -430,8 +439,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "task id = {task:d}, error: {error:=Invalid input batch.}{:rest}",
             "Compute error.{:rest}",
             "Invalid input batch.{:rest}",
-            "failed to decode, ret = {:d}",
-            "failed to encode, ret = {:d}",
+            "failed to {:w}, ret = {:d}",
             "llama_{:w}() failed: {:d}",
             "decode() failed: {:rest}",
             "pre_decode() failed: {:rest}",
@@ -469,8 +477,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to decode draft batch, ret = {:d}",
             "failed to process speculative batch",
             "llama_{:w} returned {:d}",
-            "llama_{:w}(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
-            "llama_{:w}(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
+            "llama_{:w}(ctx_dft) {:rest}",
             "llama_{:w}[{:d}] returned {:d}",
         ),
         severity=ERROR,
@@ -601,14 +608,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "second_line",  # Further lines of the warning before it.
         patterns=(
             "slot| n_past was set to {:d}",
+            "context type MTP requested but model doesn't contain MTP layers",
+            "[mtmd] failed to get memory usage of mmproj",
+            "exiting due to HTTP server error",
             "current device: {:d}, in function {:rest}",
             "cudaStreamSynchronize({:rest}",
             "cudaMalloc{:rest}",
             "cudaMemcpy{:rest}",
-            "failed to find a memory slot for batch of size {:d}",
-            "failed to find KV cache slot for ubatch of size {:d}",
-            "failed to prepare attention {:rest}",
-            "failed to prepare recurrent ubatches",
+            "failed to find {:w} {:w} slot for {:w} of size {:d}",
+            "failed to prepare {:rest}",
         ),
     ),
 )
