@@ -41,7 +41,7 @@ from specdash.control.services.clients import client_view
 from specdash.control.services.units import RECORD_UNIT, UNIT_OF, UNITS_OF
 from specdash.core.changes import Role
 from specdash.core.envfile import read_values
-from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, UsageError, errors
+from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, UsageError, errors
 from specdash.core.structs import json_of
 from specdash.system.files import user_name
 from specdash.system.text import UNKNOWN, plain, table, timestamp
@@ -188,8 +188,7 @@ def _without_systemd(action: str, row: _Row) -> None:
     if action == "start" or pid is None:
         raise ServiceError(f"{row.name} runs already ({row.manager}, process {pid})")
     if row.manager == BY_SYSTEMD:
-        why = systemd.why_not() or "specdash did not install its unit"
-        raise ServiceError(f"{row.name} is run by systemd (process {pid}): {why}")
+        raise ServiceError(f"{row.name} is run by systemd: {systemd.why_not() or 'specdash did not install its unit'}")
     if row.manager != BY_UP:
         again = f"specdash {row.role} run --env-file {shlex.quote(str(row.env_file))}"
         kept = start_command(row.role, row.service.env_file)
@@ -347,11 +346,7 @@ def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> di
 
 def _start(roles: list[Role], env_files: dict[Role, Path]) -> ExitCode:
     """Start what was installed, wait a while for the model to be loaded, and print what clients need."""
-    try:
-        code = ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
-    except SpecdashError as error:
-        say(f"installed, but not started: {error}")
-        return error.exit_code
+    code = ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
     if code is ExitCode.OK and Role.BACKEND in roles:
         deadline = time.monotonic() + _LOADS_S
         while (clients := client_view({role: env_files[role] for role in roles})) is None or not clients.ready:
