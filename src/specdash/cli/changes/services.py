@@ -127,11 +127,10 @@ class _Row(Struct, frozen=True):
 def _found(role: Role) -> _Row | str:
     """The service of a role, the one that runs before the unit that does not; or why there is none."""
     unit, status, why = UNIT_OF[role], None, "it does not run"
-    if (units.unit_directory(os.environ) / unit).exists():
-        try:
-            status = systemd.status(unit)
-        except ServiceError as error:
-            why = str(error)
+    try:
+        status = systemd.status(unit) if (units.unit_directory(os.environ) / unit).exists() else None
+    except ServiceError as error:
+        why = str(error)
     if status is None or not status.alive:
         deployment = find_deployment(resolved_settings(None))
         service = deployment.service(role)
@@ -322,9 +321,7 @@ def _install(args: argparse.Namespace) -> int:
 
 def _values(role: Role, texts: dict[Role, str], env_files: dict[Role, Path]) -> dict[str, str]:
     """What the env file of a service will say."""
-    if role in texts:
-        return read_values(texts[role].encode(), "the new env file")
-    return read_env(env_files[role]).values
+    return read_values(texts[role].encode(), "the new file") if role in texts else read_env(env_files[role]).values
 
 
 def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> dict[Role, str]:
@@ -359,11 +356,9 @@ def _start(roles: list[Role], env_files: dict[Role, Path]) -> ExitCode:
 
 
 def _uninstall(_args: argparse.Namespace) -> int:
-    gone = setup.uninstall(os.environ)
-    if not gone:
+    if not (gone := setup.uninstall(os.environ)):
         raise ServiceError("specdash has not installed anything")
-    print("\n".join(f"removed {path}" for path in gone))
-    print("the env files were kept")
+    print("\n".join([*(f"removed {path}" for path in gone), "the env files were kept"]))
     return ExitCode.OK
 
 
