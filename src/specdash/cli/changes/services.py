@@ -191,9 +191,8 @@ def _without_systemd(action: str, row: _Row) -> None:
     if row.manager != BY_UP:
         again = f"specdash {row.role} run --env-file {shlex.quote(str(row.env_file))}"
         kept = start_command(row.role, row.service.env_file)
-        raise ServiceError(
-            f"{row.name} was started by hand: `kill {pid}` ends it; then `{again}` starts it, `{kept}` as a service"
-        )
+        by_hand = f"was started by hand: `kill {pid}` ends it; then `{again}` starts it, `{kept}` as a service"
+        raise ServiceError(setup.left_supervisor() or f"{row.name} {by_hand}")
     if action == "stop":
         raise ServiceError(
             f"{row.name} is kept running by `specdash up`: `kill {psutil.Process(pid).ppid()}` ends both services"
