@@ -13,10 +13,12 @@ import pytest
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.backend.launch import free_port, plan_from_file
 from specdash.cli.main import main
-from specdash.control.services.adopt import adopted_values
+from specdash.control.services import systemd
+from specdash.control.services.adopt import adopt_unit, adopted_values
 from specdash.control.services.setup import backend_text
+from specdash.control.services.units import PROXY_UNIT, unit_directory
 from specdash.core.envfile import read_values
-from specdash.core.errors import ExitCode
+from specdash.core.errors import ExitCode, RefusedError
 from specdash.core.paths import backend_env_file, proxy_env_file, state_dir
 from specdash.core.target import Target
 from specdash.llama.gguf import read_facts
@@ -81,6 +83,36 @@ class TestAServerStartedByHand:
         assert {"-c", "--ctx-size"} & set(plan.argv)
         assert services("adopt", "--url", url) == ExitCode.CONFLICT
 
+    def test_of_a_unit_has_what_the_script_adds_and_what_only_the_env_file_has(
+        self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file, pid = tmp_path / "uap.env", listening_pid(int(url.rpartition(":")[2]))
+        write(file, "LLAMA_CTX_SIZE=4096\nLLAMA_HYBRID_ROLLBACK_MODE=strict\nLLAMA_EXTRA_ARGS=--seed 7\n")
+        facts = {"LoadState": "loaded", "MainPID": str(pid), "EnvironmentFiles": f"{file} (ignore_errors=no)"}
+        monkeypatch.setattr(systemd, "show", lambda *_: [facts])
+        values = adopt_unit("uap-llama-server", os.environ).values
+        assert (values["LLAMA_HYBRID_ROLLBACK_MODE"], values["LLAMA_CTX_SIZE"]) == ("strict", "1024")
+        assert (values["LLAMA_PARALLEL"], values["LLAMA_EXTRA_ARGS"]) == ("2", "--seed 7")
+
+
+def test_a_command_line_is_adopted_with_its_own_defaults_and_whole_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "bin/llama-server"
+    for file in (engine, tmp_path / "my lora.gguf"):
+        write(file, "")
+        file.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    argv = ["llama-server", "-m", "./m.gguf", "--lora", "my lora.gguf", "--chat-template-kwargs", "x" * 300]
+    variables = {"PATH": str(engine.parent), "HF_HOME": "/data/hf", "LLAMA_MODEL": "/a script's own"}
+    values = adopted_values(argv, variables, Target("http://[::1]:1", pid=os.getpid()))
+    assert values is not None
+    assert (values["LLAMA_BIN"], values["HF_HOME"]) == (str(engine), "/data/hf")
+    assert (values["LLAMA_MODEL"], values["LLAMA_PARALLEL"]) == (f"{tmp_path}/m.gguf", "-1")
+    assert f"--lora '{tmp_path}/my lora.gguf'" in values["LLAMA_EXTRA_ARGS"]
+    with pytest.raises(RefusedError, match="removed --draft-max"):
+        adopted_values([*argv, "--draft-max", "8"], {}, Target("http://[::1]:1"))
+
 
 def test_what_is_not_a_llama_server_is_not_adopted(capsys: pytest.CaptureFixture[str]) -> None:
     assert services("adopt", "--url", "http://127.0.0.1:9") == ExitCode.REFUSED
@@ -117,6 +149,16 @@ class TestNothingThere:
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("specdash: proxy: none runs")
 
+    def test_a_unit_that_systemd_does_not_show_is_named_with_its_words(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(unit_directory(os.environ) / PROXY_UNIT, "# specdash unit, version 2.\n")
+        write(proxy_env_file(), "PROXY_PORT=4000\n")
+        assert services("status") == ExitCode.SERVICE
+        (line,) = [row for row in capsys.readouterr().out.splitlines() if row.startswith("proxy: ")]
+        assert line.startswith(("proxy: systemctl --user show: ", "proxy: systemd's user manager cannot be used: "))
+        assert line.endswith("; `specdash up proxy` starts it")
+
     def test_uninstall_has_nothing_to_do(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("uninstall") == ExitCode.SERVICE
         assert "specdash has not installed anything" in capsys.readouterr().err
@@ -131,13 +173,25 @@ class TestNothingThere:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
             listening.listen()
-            services("status")
-            assert f"`kill {os.getpid()}` stops them all" in capsys.readouterr().err
+            # As 0.1 does, which then goes into the background.
+            behind = subprocess.Popen(["/bin/sleep", "60"], pass_fds=[listening.fileno()])
+        services("status")
+        behind.kill()
+        behind.wait()
+        assert f"`kill {behind.pid}` stops them all" in capsys.readouterr().err
         services("status")
         assert capsys.readouterr().err == ""
 
 
 class TestInstall:
+    def test_a_mask_is_named_with_what_lifts_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        write(proxy_env_file(), "PROXY_PORT=4000\n")
+        path = unit_directory(os.environ) / PROXY_UNIT
+        path.parent.mkdir(parents=True)
+        path.symlink_to(os.devnull)
+        assert services("install", "proxy") == ExitCode.SERVICE
+        assert f"`systemctl --user unmask {PROXY_UNIT}` lifts its mask" in capsys.readouterr().err
+
     def test_the_units_can_be_looked_at_without_systemd(self, capsys: pytest.CaptureFixture[str]) -> None:
         write(backend_env_file(), "LLAMA_STOP_TIMEOUT=100\n")
         write(proxy_env_file(), "PROXY_PORT=4000\n")

@@ -176,7 +176,7 @@ class TestInstall:
         path.write_text(old, encoding="utf-8")
         stack.user.systemctl("daemon-reload")
         assert services("start", "proxy") == ExitCode.OK
-        assert services("install", "proxy") == ExitCode.OK
+        assert services("install", "proxy", "--start") == ExitCode.OK
         assert "`specdash services stop`, then `start`, takes the new units" in capsys.readouterr().out
         assert path.read_text(encoding="utf-8") == new
         assert services("stop", "proxy") == services("start", "proxy") == ExitCode.OK
@@ -343,11 +343,18 @@ class TestProxy:
         err = capsys.readouterr().err
         assert f"{PROXY_SOCKET} cannot listen on 127.0.0.1:{stack.proxy_port}" in err
 
-    def test_after_its_socket_gave_up_a_mended_proxy_listens_again(self, stack: Stack) -> None:
+    def test_after_its_socket_gave_up_a_mended_proxy_listens_again(
+        self, stack: Stack, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A proxy that cannot start makes systemd give up its socket too, once somebody connects often enough."""
         text = stack.proxy_env.read_text(encoding="utf-8")
         services("install", "proxy")
         stack.proxy_env.write_text(text + "PROXY_TLS_CERT_FILE=/nowhere\n", encoding="utf-8")
+        assert services("start", "proxy") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert f"{PROXY_UNIT}: failed: exit-code: exit code 3" in err
+        assert "PROXY_TLS_CERT_FILE is set" in err
+        stack.user.systemctl("reset-failed", PROXY_UNIT, PROXY_SOCKET)
         stack.user.systemctl("start", PROXY_SOCKET)
 
         def given_up() -> bool:

@@ -6,6 +6,9 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +131,20 @@ def test_a_backend_that_was_started_by_hand_is_ended_and_started_as_services_say
     assert process.wait(60) == ExitCode.OK
     place.start(*shlex.split(starts)[1:])
     until(lambda: bool(live_backends(place.env)) and healthy(place.backend_url), START_S, lambda: place.said)
+
+
+@pytest.mark.engine
+def test_a_full_disk_behind_its_output_ends_no_service(place: Place) -> None:
+    for file in (backend_env_file(place.env), proxy_env_file(place.env)):
+        file.unlink()
+    words = ["--model", str(bundled_model(TARGET_MODEL))]
+    assert place.command("services", "install", *words).returncode == ExitCode.SERVICE  # wrote the env files
+    command = [sys.executable, "-m", "specdash", "up"]
+    with Path("/dev/full").open("wb") as full:
+        place.started.append(subprocess.Popen(command, env=place.env, stdin=subprocess.DEVNULL, stdout=full))
+    until(lambda: "\nready: " in place.command("services", "status").stdout, START_S)
+    time.sleep(1.0)  # it has looked again meanwhile, and printed the same line
+    assert place.started[0].poll() is None
 
 
 @pytest.mark.engine

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, check_own_machine
 from specdash.core.changes import Role, parse_assignments
@@ -60,24 +62,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_settings() -> WantedValues:
-    import json
     import sys
 
     try:
-        return _wanted(json.loads(sys.stdin.readline()))
-    except ValueError:
+        return msgspec.json.decode(sys.stdin.readline(), type=dict[Role, dict[str, str | None]])
+    except (msgspec.DecodeError, UnicodeError):
         # What was read may be a secret.
         raise UsageError('--from-stdin: must be a line {"backend": {"KEY": "VALUE"}, "proxy": {"KEY": null}}') from None
-
-
-def _wanted(data: Any) -> WantedValues:
-    """Raises ValueError for what is none."""
-    if not isinstance(data, dict) or not all(isinstance(values, dict) for values in data.values()):
-        raise ValueError("must be an object of services, each an object of keys")
-    wanted = {Role(role): dict(values) for role, values in data.items()}
-    if not all(value is None or isinstance(value, str) for values in wanted.values() for value in values.values()):
-        raise ValueError("values must be texts, or null for a key to remove")
-    return wanted
 
 
 def wanted_values(words: list[str], role: Role | None, profile: str | None) -> WantedValues:

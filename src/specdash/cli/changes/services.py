@@ -41,7 +41,7 @@ from specdash.control.services.clients import client_view
 from specdash.control.services.units import RECORD_UNIT, UNIT_OF, UNITS_OF
 from specdash.core.changes import Role
 from specdash.core.envfile import read_values
-from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, UsageError, errors
+from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, UsageError, errors
 from specdash.core.structs import json_of
 from specdash.system.files import user_name
 from specdash.system.text import UNKNOWN, plain, table, timestamp
@@ -127,11 +127,10 @@ class _Row(Struct, frozen=True):
 def _found(role: Role) -> _Row | str:
     """The service of a role, the one that runs before the unit that does not; or why there is none."""
     unit, status, why = UNIT_OF[role], None, "it does not run"
-    if (units.unit_directory(os.environ) / unit).exists():
-        try:
-            status = systemd.status(unit)
-        except ServiceError as error:
-            why = str(error)
+    try:
+        status = systemd.status(unit) if (units.unit_directory(os.environ) / unit).exists() else None
+    except ServiceError as error:
+        why = str(error)
     if status is None or not status.alive:
         deployment = find_deployment(resolved_settings(None))
         service = deployment.service(role)
@@ -188,14 +187,12 @@ def _without_systemd(action: str, row: _Row) -> None:
     if action == "start" or pid is None:
         raise ServiceError(f"{row.name} runs already ({row.manager}, process {pid})")
     if row.manager == BY_SYSTEMD:
-        why = systemd.why_not() or "specdash did not install its unit"
-        raise ServiceError(f"{row.name} is run by systemd (process {pid}): {why}")
+        raise ServiceError(f"{row.name} is run by systemd: {systemd.why_not() or 'specdash did not install its unit'}")
     if row.manager != BY_UP:
         again = f"specdash {row.role} run --env-file {shlex.quote(str(row.env_file))}"
         kept = start_command(row.role, row.service.env_file)
-        raise ServiceError(
-            f"{row.name} was started by hand: `kill {pid}` ends it; then `{again}` starts it, `{kept}` as a service"
-        )
+        by_hand = f"was started by hand: `kill {pid}` ends it; then `{again}` starts it, `{kept}` as a service"
+        raise ServiceError(setup.left_supervisor() or f"{row.name} {by_hand}")
     if action == "stop":
         raise ServiceError(
             f"{row.name} is kept running by `specdash up`: `kill {psutil.Process(pid).ppid()}` ends both services"
@@ -323,9 +320,7 @@ def _install(args: argparse.Namespace) -> int:
 
 def _values(role: Role, texts: dict[Role, str], env_files: dict[Role, Path]) -> dict[str, str]:
     """What the env file of a service will say."""
-    if role in texts:
-        return read_values(texts[role].encode(), "the new env file")
-    return read_env(env_files[role]).values
+    return read_values(texts[role].encode(), "the new file") if role in texts else read_env(env_files[role]).values
 
 
 def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> dict[Role, str]:
@@ -347,11 +342,7 @@ def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> di
 
 def _start(roles: list[Role], env_files: dict[Role, Path]) -> ExitCode:
     """Start what was installed, wait a while for the model to be loaded, and print what clients need."""
-    try:
-        code = ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
-    except SpecdashError as error:
-        say(f"installed, but not started: {error}")
-        return error.exit_code
+    code = ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
     if code is ExitCode.OK and Role.BACKEND in roles:
         deadline = time.monotonic() + _LOADS_S
         while (clients := client_view({role: env_files[role] for role in roles})) is None or not clients.ready:
@@ -364,11 +355,9 @@ def _start(roles: list[Role], env_files: dict[Role, Path]) -> ExitCode:
 
 
 def _uninstall(_args: argparse.Namespace) -> int:
-    gone = setup.uninstall(os.environ)
-    if not gone:
+    if not (gone := setup.uninstall(os.environ)):
         raise ServiceError("specdash has not installed anything")
-    print("\n".join(f"removed {path}" for path in gone))
-    print("the env files were kept")
+    print("\n".join([*(f"removed {path}" for path in gone), "the env files were kept"]))
     return ExitCode.OK
 
 

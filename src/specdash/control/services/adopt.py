@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
+import shutil
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.backend import settings
+from specdash.collect.run_records import live_backends
 from specdash.control.deployment import way_to
 from specdash.control.services import systemd
 from specdash.core.changes import Role
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SERVER = "llama-server"
-_VARIABLES = ("LLAMA_ARG_", "CUDA_", "GGML_")
+_VARIABLES = ("LLAMA_ARG_", "LLAMA_CACHE", "CUDA_", "GGML_", "HF_", "HIP_", "ROCR_", "LD_LIBRARY_PATH")
 _UNIT = re.compile(r"([^/]+\.service)(?:/[^/]*)?$")
 
 
@@ -50,6 +53,9 @@ def adopt_process(target: Target) -> Adopted:
         gone = port is None or listener_owners(port) == set()
         hidden = "its process cannot be seen; run this as the user who started it"
         raise RefusedError(f"{target.url}: {way_to(target.url) if gone else hidden}")
+    for record in live_backends(os.environ):
+        if record.pid == pid:
+            raise RefusedError(f"{target.url}: specdash runs it already, from {record.env_file}; nothing was written")
     try:
         process = psutil.Process(pid)
         variables = process.environ()
@@ -62,7 +68,7 @@ def adopt_process(target: Target) -> Adopted:
 
 
 def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
-    """Of a unit of systemd's user manager: of its EnvironmentFile=, else of the llama-server that it runs.
+    """Of a unit of systemd's user manager: of the llama-server that it runs, and what its EnvironmentFile= has besides.
 
     Raises `ServiceError` where there is no such unit, `RefusedError` where it says nothing that can be taken over.
     """
@@ -73,6 +79,10 @@ def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
     processes = family(int(facts["MainPID"])) if facts["MainPID"] != "0" else []
     pids = frozenset(process.pid for process in processes)
     ending = f"systemctl --user disable --now {unit}"
+    running = None
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            running = running or adopted_values(process.cmdline(), process.environ(), Target("", pid=process.pid))
     for path in re.findall(r"(\S.*?) \(ignore_errors=\w+\)", facts.get("EnvironmentFiles", "")):
         try:
             given = read_values(Path(path).read_bytes(), path)
@@ -81,25 +91,30 @@ def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
         backend = {key: text for key, text in given.items() if key in BY_KEY or key in PASSED_ON}
         proxy = {key: text for key, text in given.items() if key in PROXY_KEYS}
         if proxy or backend:
-            role = Role.PROXY if len(proxy) > len(backend) else Role.BACKEND
-            return Adopted(role, proxy if role is Role.PROXY else backend, f"{unit}, {path}", ending, pids)
-    for process in processes:
-        values = adopted_values(process.cmdline(), process.environ(), Target("", pid=process.pid))
-        if values is not None:
-            return Adopted(Role.BACKEND, values, f"{unit}, process {process.pid}", ending, pids)
+            if len(proxy) > len(backend):
+                return Adopted(Role.PROXY, proxy, f"{unit}, {path}", ending, pids)
+            if running is None:
+                return Adopted(Role.BACKEND, backend, f"{unit}, {path}", ending, pids)
+            # A script between both adds arguments; those of the file are on the command line, too.
+            running = {**{key: text for key, text in backend.items() if key != settings.SOURCE}, **running}
+            break
+    if running is not None:
+        return Adopted(Role.BACKEND, running, f"{unit}, process {facts['MainPID']}", ending, pids)
     raise RefusedError(f"{unit} has no EnvironmentFile= with settings and runs no llama-server; nothing was written")
 
 
 def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Target) -> dict[str, str] | None:
     """The settings of a command line of llama-server as an env file that people read: a key for each argument that has
-    one, and whole paths. None where it is another command, or an argument is not known. Holds secrets."""
+    one, and whole paths. None where it is another command. Holds secrets.
+
+    Raises `RefusedError` for an argument that today's llama-server has not."""
     if not argv or not PurePath(argv[0]).name.startswith(_SERVER):
         return None
+    words = (word.split("=", 1) if word.startswith("--") else [word] for word in argv[1:])
     try:
-        words = (word.split("=", 1) if word.startswith("--") else [word] for word in argv[1:])
         known, unknown = settings.parse(shlex.join(part for parts in words for part in parts))
-    except InputError:
-        return None
+    except InputError as error:
+        raise RefusedError(f"its command line: {error}; nothing was written") from None
     own = {key: value for key, value in variables.items() if key.startswith(_VARIABLES) or key == "LLAMA_API_KEY"}
     named: dict[str, str] = {}
     rest: list[str] = []
@@ -116,29 +131,37 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
     values = {
         **own,
         "LLAMA_ENGINE": _SERVER,
-        "LLAMA_BIN": argv[0],
+        "LLAMA_BIN": argv[0] if "/" in argv[0] else shutil.which(argv[0], path=variables.get("PATH")) or argv[0],
         **({"LLAMA_PORT": str(port)} if port is not None else {}),
+        # Its own default, where ours is one slot.
+        **({"LLAMA_PARALLEL": "-1"} if "LLAMA_ARG_N_PARALLEL" not in own else {}),
         **named,
-        **({settings.SOURCE: shlex.join(rest)} if rest else {}),
     }
     try:
-        cwd = Path(psutil.Process(target.pid).cwd())
+        cwd = psutil.Process(target.pid).cwd()
     except (psutil.Error, OSError):
-        return values
+        cwd = ""
+
+    def whole(word: str, *, is_path: bool = False) -> str:
+        place = str(Path(cwd) / word)
+        # A word may be longer than any path, for which Path.is_file raises.
+        return place if cwd and ((is_path and "/" in word) or os.path.isfile(place)) else word  # noqa: PTH113
+
     paths = {key for key in values if key in BY_KEY and BY_KEY[key].kind is ValueKind.PATH} | {"LLAMA_BIN"}
-    return {
-        key: str(cwd / value) if (key in paths and "/" in value) or (cwd / value).is_file() else value
-        for key, value in values.items()
-    }
+    values = {key: whole(value, is_path=key in paths) for key, value in values.items()}
+    return {**values, **({settings.SOURCE: shlex.join(map(whole, rest))} if rest else {})}
 
 
 def _ending(process: psutil.Process, variables: Mapping[str, str]) -> str:
     """The command that ends the process for good: a unit would start it again."""
     # systemd notes the process that it started, which is this one or the script around it.
-    if variables.get("SYSTEMD_EXEC_PID") in (str(process.pid), str(process.ppid())):
+    started = variables.get("SYSTEMD_EXEC_PID")
+    if started in (str(process.pid), str(process.ppid())):
         with contextlib.suppress(OSError):
             group = Path(f"/proc/{process.pid}/cgroup").read_text(encoding="utf-8").strip().rpartition(":")[2]
             if (found := _UNIT.search(group)) is not None:
-                manager = "systemctl --user" if "/user@" in group else "sudo systemctl"
-                return f"{manager} disable --now {found.group(1)}"
+                unit, own = found.group(1), "/user@" in group
+                with contextlib.suppress(ServiceError):
+                    own = own or systemd.show(os.environ, [unit], ("MainPID",))[0]["MainPID"] == started
+                return f"{'systemctl --user' if own else 'sudo systemctl'} disable --now {unit}"
     return f"kill {process.pid}"

@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from specdash.backend.env_store import read_env, replace_env
 from specdash.control.services import systemd, units
 from specdash.core import paths
@@ -144,6 +146,9 @@ def left_supervisor(env: Mapping[str, str] = os.environ) -> str | None:
             pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
         return None
+    # It listens before it goes into the background: the socket names a process that may be gone.
+    holders = [row.pid for row in psutil.net_connections("unix") if str(row.laddr) == str(path)]
+    pid = next(filter(None, holders), pid)
     return (
         f"the supervisor of specdash 0.1 still runs (process {pid}) with its services: `kill {pid}` stops them all; "
         "then `specdash up` or `specdash services install --start` runs them from the same env files"
