@@ -7,7 +7,6 @@ Ctrl-C stops it, and puts the original back.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -73,13 +72,11 @@ class TunerConsole:
             done = subprocess.run(
                 command, env=dict(self._env), capture_output=True, timeout=_PLAN_S, check=False, stdin=nothing
             )
-            plan = decode(RunPlan, json.loads(done.stdout))
+            plan: RunPlan | None = decode(RunPlan, done.stdout)
         except subprocess.TimeoutExpired:
             raise SpecdashError(f"`specdash tune --dry-run` took longer than {_PLAN_S:g} s") from None
         except OSError as error:
             raise SpecdashError(f"`specdash tune --dry-run` cannot be run: {error.strerror or error}") from None
-        except ValueError:
-            plan = None
         if plan is None:
             raise SpecdashError(_words(done.stderr.decode("utf-8", "replace")) or "`specdash tune` did not say a plan")
         return plan
