@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -55,9 +56,6 @@ class TunerConsole:
         """The newest run; one that goes on comes first."""
         from specdash.tune.run.status import gains_of, newest_run
 
-        if self._process is not None:
-            # The parent of a process has to take note of its end.
-            self._process.poll()
         run = newest_run(self._env)
         if run is None:
             return NewestRun()
@@ -103,6 +101,8 @@ class TunerConsole:
                 )
         except OSError as error:
             raise SpecdashError(f"`specdash tune` cannot be run: {error.strerror or error} ({log})") from None
+        # The parent of a process has to take note of its end, however late that is.
+        threading.Thread(target=self._process.wait, name="specdash-tune", daemon=True).start()
         until = time.monotonic() + _BEGIN_S
         while time.monotonic() < until:
             run = self.look().run
