@@ -102,6 +102,7 @@ REFUSED: dict[str, str] = {
     "tune --free-vram -1": "--free-vram -1: must be 0 to 10000000",
     "tune --env-file x": "add --beside",
     "tune --beside --env-file x --apply": "leave one of them out",
+    "tune --status --dry-run": "exclude each other",
     "verify --tokens 1": "--tokens 1",
     "verify --parallel 0": "--parallel 0",
     "verify --runs 99": "--runs 99",

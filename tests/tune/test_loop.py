@@ -23,7 +23,7 @@ from specdash.tune.model.problem import (
     Stage,
     TuneOutcome,
 )
-from specdash.tune.run.measuring import Limits, MeasuredBoot, boot_seconds, left_s
+from specdash.tune.run.measuring import Limits, MeasuredBoot, boot_seconds
 from specdash.tune.run.status import Boot, Ending, RunEnd, RunHead
 from support.tuning import (
     FAST,
@@ -273,12 +273,18 @@ def test_a_stop_that_is_asked_for_ends_it_before_the_next_boot() -> None:
     assert scene.bed.restored == 1
 
 
-def test_the_time_left_is_of_the_boots_to_come_as_those_before_them_took() -> None:
+def test_a_boot_more_takes_as_long_as_those_before_it() -> None:
     def boot(seconds: float, waited: float) -> Boot:
         return Boot(1, Stage.EXPLORE, "", BootResult(START, BOOTED), 0.0, seconds=seconds, waited_s=waited)
 
     boots = [boot(10.0, 0.0), boot(11.0, 3.0), boot(300.0, 0.0)]
     assert boot_seconds(boots) == pytest.approx(12.0)
-    assert left_s(boots, 5, elapsed_s=2.0) == pytest.approx(10.0 + 12.0)
-    assert left_s(boots, 3, elapsed_s=2.0) == 0.0
-    assert left_s([], 5, elapsed_s=2.0) is None
+    assert boot_seconds([]) is None
+
+
+def test_the_time_left_is_of_the_boots_to_come() -> None:
+    scene = Scene()
+    scene.loop().run()
+    left = [now.left_s for now in scene.record.nows]
+    assert left[0] is None
+    assert min(seconds for seconds in left if seconds is not None) >= 0

@@ -21,8 +21,8 @@ from specdash.tune.run.status import (
     RunState,
     TuneRunRecord,
     TuneStep,
+    decode,
     newest_run,
-    read_line,
     read_run,
 )
 
@@ -108,14 +108,14 @@ def test_what_is_no_event_is_none() -> None:
         b'{"event":"end","at":NaN}',
         b"[" * 100_000,
     ):
-        assert read_line(line) is None
+        assert decode(RunHead | Boot | RunEnd, line) is None
     wrong = json.dumps({"event": "end", "at": 1.0, "ending": "crowned"}).encode()
-    assert read_line(wrong) is None
+    assert decode(RunHead | Boot | RunEnd, wrong) is None
 
 
 def test_unknown_keys_of_a_newer_version_are_passed_over() -> None:
     line = json.dumps({"event": "end", "at": 1, "ending": "stopped", "colour": "blue"}).encode()
-    assert read_line(line) == RunEnd(1.0, Ending.STOPPED)
+    assert decode(RunHead | Boot | RunEnd, line) == RunEnd(1.0, Ending.STOPPED)
 
 
 def test_a_run_whose_process_is_gone_was_cut_short(tmp_path: Path) -> None:

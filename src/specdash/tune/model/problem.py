@@ -136,13 +136,8 @@ class TuneOutcome(Struct, frozen=True):
 
     @property
     def noise_words(self) -> str:
-        """`1.2 %`, or `--`."""
-        return noise_words(self.noise)
-
-
-def noise_words(noise: float | None) -> str:
-    """By how much boots of one configuration differ."""
-    return UNKNOWN if noise is None else percent(noise, 1)
+        """By how much boots of one configuration differ: `1.2 %`, or `--`."""
+        return UNKNOWN if self.noise is None else percent(self.noise, 1)
 
 
 def mixture_speed(prompts: tuple[PromptResult, ...], workload: WorkloadShares) -> float | None:

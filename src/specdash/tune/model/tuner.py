@@ -18,7 +18,7 @@ from specdash.core.errors import UsageError
 from specdash.system.stats import student
 from specdash.system.text import change, counted, gain, percent
 from specdash.tune.model.gains import Gain, boot_noise, gain_of
-from specdash.tune.model.problem import NextBoot, Stage, TuneOutcome, mixture_speed, noise_words
+from specdash.tune.model.problem import NextBoot, Stage, TuneOutcome, mixture_speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class SpecTuner:
         if left <= 0:
             return None
         if not self._results:
-            return NextBoot(self.task.start, Stage.CALIBRATE, _WHY_START)
+            return NextBoot(self.task.start, Stage.CALIBRATE, "the configuration in force, to compare everything with")
         if any(result.failure for result in self._results if result.point == self.task.start):
             return None
         last = self._confirmation()
@@ -84,18 +84,20 @@ class SpecTuner:
         """The verdict so far."""
         start, count = self.task.start, len(self._results)
         if not self._boots(start):
-            return TuneOutcome(start, False, restarts=count, why=_why_unmeasured(self._results))
+            reason = next((result.failure for result in self._results if result.failure), "nothing was measured yet")
+            return TuneOutcome(start, False, restarts=count, why=f"the start was not measured: {reason}")
         best, noise = self._candidate(), self._noise()[0]
         if best == start:
             measured = len({result.point for result in self._results if not result.failure})
-            return TuneOutcome(start, False, restarts=count, why=_why_none_better(measured, noise), noise=noise)
+            why = f"none of the {measured} points that were booted and keep the limits is better than the start"
+            return TuneOutcome(start, False, restarts=count, why=f"no improvement found: {why}", noise=noise)
         found, confirmed = self._gain(best), len(self._boots(start)) >= _FRESH and len(self._boots(best)) >= _FRESH
         low, high = found.low or 0.0, found.high or 0.0
         sure = low > 0 and found.gain >= self.task.least_gain
         boots = f"{counted(len(self._boots(best)), 'boot')} of it and {len(self._boots(start))} of the start"
         why = (
             f"{best.name} is {gain(found.gain, low, high)} against the start, from {boots}; "
-            f"boots of one configuration differ by {noise_words(noise)}"
+            f"boots of one configuration differ by {percent(noise, 1)}"
         )
         if sure and not confirmed:
             why = f"no improvement confirmed: {why}; no fresh boot of both confirmed it"
@@ -224,18 +226,3 @@ _HOPELESS = 0.05
 def _from_middle(point: Point) -> float:
     middle = _NGRAM_MIDDLE if (point.moved or "").startswith("ngram") else _MIDDLE
     return abs(math.log1p(point.n_max or 0) - math.log1p(middle)) + math.log1p(point.p_min or 0)
-
-
-def _why_unmeasured(results: Sequence[BootResult]) -> str:
-    failures = [result.failure for result in results if result.failure]
-    return f"the start was not measured: {failures[0]}" if failures else "nothing was measured yet"
-
-
-def _why_none_better(points: int, noise: float) -> str:
-    return (
-        f"no improvement found: none of the {points} points that were booted and keep the limits is better than the "
-        f"start (boots of one configuration differ by {noise_words(noise)})"
-    )
-
-
-_WHY_START = "the configuration in force, which everything is compared with"

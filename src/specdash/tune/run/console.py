@@ -7,11 +7,11 @@ Ctrl-C stops it, and puts the original back.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -56,9 +56,6 @@ class TunerConsole:
         """The newest run; one that goes on comes first."""
         from specdash.tune.run.status import gains_of, newest_run
 
-        if self._process is not None:
-            # The parent of a process has to take note of its end.
-            self._process.poll()
         run = newest_run(self._env)
         if run is None:
             return NewestRun()
@@ -73,13 +70,11 @@ class TunerConsole:
             done = subprocess.run(
                 command, env=dict(self._env), capture_output=True, timeout=_PLAN_S, check=False, stdin=nothing
             )
-            plan = decode(RunPlan, json.loads(done.stdout))
+            plan: RunPlan | None = decode(RunPlan, done.stdout)
         except subprocess.TimeoutExpired:
             raise SpecdashError(f"`specdash tune --dry-run` took longer than {_PLAN_S:g} s") from None
         except OSError as error:
             raise SpecdashError(f"`specdash tune --dry-run` cannot be run: {error.strerror or error}") from None
-        except ValueError:
-            plan = None
         if plan is None:
             raise SpecdashError(_words(done.stderr.decode("utf-8", "replace")) or "`specdash tune` did not say a plan")
         return plan
@@ -106,6 +101,8 @@ class TunerConsole:
                 )
         except OSError as error:
             raise SpecdashError(f"`specdash tune` cannot be run: {error.strerror or error} ({log})") from None
+        # The parent of a process has to take note of its end, however late that is.
+        threading.Thread(target=self._process.wait, name="specdash-tune", daemon=True).start()
         until = time.monotonic() + _BEGIN_S
         while time.monotonic() < until:
             run = self.look().run

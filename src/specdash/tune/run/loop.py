@@ -20,7 +20,7 @@ from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError
 from specdash.core.flag import Flag
 from specdash.system.processes import own_start
 from specdash.tune.model.problem import BootResult, NextBoot, Point, TuneOutcome, mixture_speed, plain_results
-from specdash.tune.run.measuring import Limits, MeasuredBoot, boot_seconds, left_s
+from specdash.tune.run.measuring import Limits, MeasuredBoot, boot_seconds
 from specdash.tune.run.status import Boot, CurrentStep, Ending, RunEnd, RunHead, TuneStep
 
 if TYPE_CHECKING:
@@ -243,8 +243,10 @@ class Loop(Struct):
             raise KeyboardInterrupt
         changed: dict[str, Any] = {"done": None, "total": None, "stopping": self.stop.is_set(), **more}
         now = replace(self._now, at=time.time(), step=step, **changed)
-        elapsed = max(0.0, now.at - now.since) if now.since is not None else 0.0
-        left = None if step is TuneStep.RESTORE else left_s(self.boots, self.task.budget.restarts, elapsed)
+        each, left = boot_seconds(self.boots), None
+        if each is not None and step is not TuneStep.RESTORE:
+            elapsed = min(now.at - now.since, each) if now.since is not None else 0.0
+            left = max(0.0, (self.task.budget.restarts - len(self.boots)) * each - elapsed)
         self._now = replace(now, left_s=left)
         self.record.tell(self._now)
         self.observer.now(self._now)

@@ -44,14 +44,6 @@ def boot_seconds(boots: Sequence[Boot]) -> float | None:
     return None if usual is None else usual + (waited or 0.0)
 
 
-def left_s(boots: Sequence[Boot], restarts: int, elapsed_s: float) -> float | None:
-    """Seconds until all boots are made, the present one under way for `elapsed_s`; None before the first has ended."""
-    each, more = boot_seconds(boots), max(0, restarts - len(boots))
-    if each is None:
-        return None
-    return max(0.0, each - elapsed_s) + (more - 1) * each if more else 0.0
-
-
 class MeasuredBoot(Struct, frozen=True):
     """One boot, as it was measured."""
 

@@ -50,10 +50,8 @@ def asked_of(options: TuneOptions, room: int | None) -> BootPrompts:
         return _from_transcript(options.transcript, options.tokens, room)
     shares, notes = None, []
     if options.prompts is None:
-        chosen, words = (
-            bundled(each=options.each),
-            f"bundled prompts, all classes alike, answers of up to {options.tokens} tokens",
-        )
+        chosen = bundled(each=options.each)
+        words = f"bundled prompts, all classes alike, answers of up to {options.tokens} tokens"
     else:
         found, words = read_prompts(options.prompts), options.prompts
         own = {kind: [prompt for prompt in found if prompt.kind == kind] for kind in (prompt.kind for prompt in found)}
@@ -128,7 +126,6 @@ class TuneOptions(Struct, frozen=True):
 class PreparedRun(Struct, frozen=True):
     """A run that can begin."""
 
-    options: TuneOptions
     task: Task
     plan: RunPlan
     prompts: tuple[WorkloadPrompt, ...]
@@ -171,7 +168,7 @@ def prepare(
         notes=asked.notes,
     )
     measure = MeasureOptions(runs=1, max_tokens=options.tokens, seed=options.seed)
-    return PreparedRun(options, task, plan, asked.prompts, measure, limits)
+    return PreparedRun(task, plan, asked.prompts, measure, limits)
 
 
 def _room(settings: BackendSettings) -> int | None:

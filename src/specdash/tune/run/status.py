@@ -12,17 +12,15 @@ is 10 % faster). None is unknown, never zero.
 
 from __future__ import annotations
 
-import json
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
 
 from specdash.core.errors import NotWrittenError
 from specdash.core.paths import tune_runs_dir
-from specdash.core.records import read
-from specdash.core.structs import json_of
 from specdash.system import files
 from specdash.system.stats import share
 from specdash.tune.model.gains import gains
@@ -76,7 +74,7 @@ class RunPlan(Struct, frozen=True):
     """Why there is nothing to tune; empty when it can begin."""
 
 
-class RunHead(Struct, frozen=True):
+class RunHead(Struct, frozen=True, tag_field="event", tag="head"):
     """A run, and who does it."""
 
     plan: RunPlan
@@ -87,7 +85,7 @@ class RunHead(Struct, frozen=True):
     command: str = "specdash tune"
 
 
-class Boot(Struct, frozen=True):
+class Boot(Struct, frozen=True, tag_field="event", tag="boot"):
     """One boot that ended, also one that failed."""
 
     number: int
@@ -177,7 +175,7 @@ class Ending(StrEnum):
     FAILED = "failed"
 
 
-class RunEnd(Struct, frozen=True):
+class RunEnd(Struct, frozen=True, tag_field="event", tag="end"):
     """The end of a run."""
 
     at: float
@@ -240,11 +238,9 @@ class TuneRun(Struct, frozen=True):
 # Reading and writing the files of a run, by any process, while another one writes them.
 
 
-T = TypeVar("T")
 RUN, NOW = "run.jsonl", "now.json"
 MAX_BYTES = 64 * 1024 * 1024
 """Of a larger file only the beginning is read."""
-_EVENTS: dict[str, type[RunHead | Boot | RunEnd]] = {"head": RunHead, "boot": Boot, "end": RunEnd}
 
 
 class TuneRunRecord:
@@ -258,16 +254,15 @@ class TuneRunRecord:
 
     def add(self, event: RunHead | Boot | RunEnd) -> None:
         """Append one line, and be sure that it is on the disk."""
-        name = next(name for name, kind in _EVENTS.items() if isinstance(event, kind))
         path = self.directory / RUN
         with files.writing(path, NotWrittenError):
-            files.append_line(path, encode({"event": name, **json_of(event)}))
+            files.append_line(path, msgspec.json.encode(event))
 
     def tell(self, now: CurrentStep) -> None:
         """Replace what is going on."""
         path = self.directory / NOW
         with files.writing(path, NotWrittenError):
-            files.replace(path, encode(json_of(now)))
+            files.replace(path, msgspec.json.encode(now))
 
 
 def read_run(directory: Path) -> TuneRun | None:
@@ -276,7 +271,7 @@ def read_run(directory: Path) -> TuneRun | None:
     boots: dict[int, Boot] = {}
     end: RunEnd | None = None
     for line in _read(directory / RUN).split(b"\n"):
-        event = read_line(line)
+        event = decode(RunHead | Boot | RunEnd, line)
         if isinstance(event, RunHead):
             head, end = event, None
         elif isinstance(event, Boot):
@@ -285,19 +280,12 @@ def read_run(directory: Path) -> TuneRun | None:
             end = event
     if head is None:
         return None
-    now = decode(CurrentStep, _object(_read(directory / NOW))) if end is None else None
+    now = decode(CurrentStep, _read(directory / NOW)) if end is None else None
     # The screens look at runs, too, and psutil is not for them.
     from specdash.system.processes import same_process
 
     alive = end is None and same_process(head.pid, head.pid_started)
     return TuneRun(str(directory), head, tuple(boots[number] for number in sorted(boots)), now, end, alive)
-
-
-def read_line(line: bytes) -> RunHead | Boot | RunEnd | None:
-    """The event of one line, None for what is none."""
-    data = _object(line) if line.strip() else None
-    kind = _EVENTS.get(str(data.get("event"))) if data is not None else None
-    return decode(kind, data) if kind is not None else None
 
 
 def newest_run(env: Mapping[str, str] = os.environ) -> TuneRun | None:
@@ -321,16 +309,11 @@ def gains_of(run: TuneRun) -> dict[int, Gain]:
     return {boot.number: gain for boot, gain in zip(run.boots, found, strict=True) if gain is not None}
 
 
-def encode(data: Mapping[str, Any]) -> bytes:
-    """One line of JSON."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def decode(kind: type[T], data: Any) -> T | None:
-    """A dataclass from a JSON object; None when that is no such thing. Unknown keys are passed over."""
+def decode(kind: Any, text: bytes) -> Any:
+    """What a line of JSON holds, of this kind; None when that is no such thing. Unknown keys are passed over."""
     try:
-        return read(kind, data)
-    except (ValueError, TypeError, RecursionError):
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
@@ -340,11 +323,3 @@ def _read(path: Path) -> bytes:
             return file.read(MAX_BYTES)
     except OSError:
         return b""
-
-
-def _object(text: bytes) -> dict[str, Any] | None:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
