@@ -31,15 +31,15 @@ def request(*last: Block, **changes: object) -> MessagesRequest:
 
 
 def test_the_corpus_of_endings_is_judged_at_the_rates_of_the_docs() -> None:
-    """Rates of the sentences that agents end with, in six languages; docs/proxy.md has them."""
+    """Rates of the sentences that agents end with, in nine languages; docs/proxy.md has them."""
     tests = Path(__file__).parents[2]
     endings = json.loads((tests / "data" / "proxy_corpus" / "endings.json").read_text(encoding="utf-8"))
     tools = ["Read", "Grep", "Bash", "Edit"]
     alarms = [text for text in endings["finished"] if announces_action(text, tools)]
     missed = [text for text in endings["announced"] if not announces_action(text, tools)]
-    assert (alarms, missed) == ([], ["Now update the import in index.js:"])
+    assert (alarms, missed) == ([], [])
     rates = f"{len(endings['finished'])} of {len(endings['finished'])} finished ones are left alone, and "
-    rates += f"{len(endings['announced']) - len(missed)} of {len(endings['announced'])} announcements noticed"
+    rates += f"{len(endings['announced'])} of {len(endings['announced'])} announcements noticed"
     docs = (tests.parent / "docs" / "proxy.md").read_text(encoding="utf-8")
     assert rates in " ".join(docs.split())
 
