@@ -32,7 +32,7 @@ def _any_of(phrases: str) -> re.Pattern[str]:
 
 # Verbs of work of several words, or that _TALK would claim; those of a run; those that need a tool's name behind them.
 _DEEDS = _any_of("""
-    do_(?:it|so|that|this) find get_the have_a_look take_an?(?:other|_closer_look|_look) list(?=_.*_with_`) put see""")
+    do_(?:it|that) get_the have_a_look take_an?(?:other|_closer|_look) list(?=_.*_(?:with|using)_`) put see""")
 # Verbs of speech, of rest and of doubt, which neither a colon nor a name makes work.
 _TALK = _any_of("""
     admit answer ask assume be call clarify close conclude consider count(?!_the) defer define describe discuss
@@ -61,7 +61,7 @@ _DOUBT = _any_of("""
     no not never nothing none without don't won't can't cannot enough if when whenever once(?!_more) unless until till
     after before as_soon as_needed otherwise in_case should would could can may might must perhaps maybe probably
     possibly provided assuming depending pending given needed necessary approval go-ahead you stop(?!_the) wait leave
-    skip keep i'm tell say ask further confirm(?!_that) except""")
+    skip keep i'm tell say ask further confirm(?!_that) except_(?:in|for|if|when)""")
 # Clauses in which a word of doubt means nothing: what is looked for, and what for.
 _SUBORDINATE = re.compile(
     r"(\b(?:check|see|verify|test|find|determine|confirm|sure|learn)|ing)\b(?: [^.]*?)? (?:if|whether)\b.*"
@@ -69,8 +69,8 @@ _SUBORDINATE = re.compile(
 )
 _PURPOSE = re.compile(r" (?:to (?!you|the\b)|and (?!wait|stop|leave|then|ask|tell))\w+\b.*")
 _TO_THE_USER = _any_of("""
-    please confirm approval permission_to let_me_know tell say ask feel_free wait waiting awaiting blocked standing_by
-    stop nothing_(?:more|left|to) that(?:_i|')s_(?:all|it) all_done (?:we're|i'm)_done nice_day
+    please confirm(?!s) approval permission_to let_me_know tell say ask feel_free wait waiting awaiting blocked
+    standing_by stop nothing_(?:more|left|to) that(?:_i|')s_(?:all|it) all_done (?:we're|i'm)_done nice_day
     you_(?:need|have_to|must|should|can|could|may|want|would|prefer)
     your_(?:call|decision|choice|feedback|review|input)""")
 _OVER = re.compile(
@@ -88,7 +88,7 @@ _INTENT = re.compile(
     r"(?P<verb>[\w-]+)(?P<object>.*)"
 )
 _GERUND = re.compile(
-    r"(?i)(?:(?:now|next|first),? |i'm (?:now )?)?(\w+)ing ((?:[a-z]+ ){0,3}(?:`[^`]+`|\S+\.\w+)"
+    r"(?i)(?:(?:now|next|first) |\w+, |i'm (?:now )?)?(\w+)ing ((?:[a-z]+ ){0,3}(?:`[^`]+`|\S+\.\w+)"
     r"(?: (?:to|for|in|with|again)\b.*)?(?: now\.?|:|\.\.\.|…)|(?:the|an?) (?:\w+ ){1,3}now[.:])"
 )
 _IT = re.compile(
@@ -101,9 +101,9 @@ _FILE = (
 
 # Other languages: a clause begins with a verb in the first person, or with a modal; and a name or a colon.
 _STEMS = r"""(?:abr|acort|actualiz|adicion|agreg|ajust|analiz|añad|apag|apl?[ri]|arregl|atualiz|baj|busc|cambi|cerc
-    |começ|comp[arui]|consult|controll|copi|corr|cr[ei]|edit|ejecut|elimin|emp[ie]|escr|es[ae][mg]|ex[ae]|extra|gener
-    |in[isv]|lan[cz]|leg?|limp|mir|modific|mov|muev|olh|pas|pr[ou]|quit|re[ceilnv]|remov|rod|scriv|sub|su?s|tra[ij]|us|utiliz|ve|vuel
-    |доба|загля|запу|измен|исправ|нач|найд|напи|о[бт]\w+|пере\w+|смотр|про|чита|созда|соб|уда|установ|выполн|по\w+)"""
+    |começ|comp[arui]|consult|controll|copi|corr|cr[ei]|edit|ejecut|elimin|emp[ie]|escr|es[ae][mg]|guard|sig|ex[ae]|extra|gener
+    |in[isv]|lan[cz]|leg?|limp|mir|modific|mov|muev|olh|pas|pr[ou]|quit|re[cegilnv]|remov|rod|scriv|sub|su?s|tra[ij]|us|utiliz|ve|vuel
+    |доба|загля|запу|измен|исправ|нач|найд|напи|о[бт]\w+|пере\w+|смотр|срав|сохр|про|чита|созда|соб|уда|установ|выполн|по\w+)"""
 _ELSEWHERE = re.compile(
     rf"""(?ix) (?:^|[,;:，、；]\ ?) (?:(?:gut|okay?|also|perfekt|jetzt|nun|zuerst|dann|danach|als\ (?:nächstes|erstes)
     |bon|parfait|maintenant|ensuite|d'abord|puis|ahora|aún|todavía|primero|luego|entonces|a\ continuación|ora|adesso
@@ -209,8 +209,7 @@ def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     if "?" in before or _TO_THE_USER.search(before) or _SHOWN.search(earlier[-6:] + paragraph):
         return False
     sentence = re.sub(r"\bre-(?=\w)", "re", " ".join(last.replace("’", "'").replace("**", "").strip("*_ ").split()))
-    sentence = re.sub(r"^[\u2300-\u27ff\ufe0f\U0001f300-\U0001faff]+ *", "", sentence)
-    sentence = re.sub(r": (`[^`]+`)$", r" \1", sentence)
+    sentence = re.sub(r"^[\u2300-\u27ff\ufe0f\U0001f300-\U0001faff]+|: (?=`[^`]+`$)", " ", sentence).lstrip()
     if (gerund := _GERUND.fullmatch(sentence)) is not None:
         sentence = f"I'll {gerund[1]} {gerund[2]}"
     if (intent := _INTENT.fullmatch(sentence)) is None:
@@ -228,20 +227,21 @@ def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     tool = "|".join(map(re.escape, tools)) or "(?!)"
     named = rf"^ `[^`]+ [^`]+`|^ `[^`]+`(?= to )|^ (?:an? |the )?`?(?:{tool})\b`?"
     if not is_use:
-        named = ("`[^`]+`|" if _RUNS.fullmatch(verb) else "`[^`]+ [^`]+`|(?:for|in|of|from) `[^`]+`|") + _FILE
+        named = ("`[^`]+`|" if _RUNS.fullmatch(verb) else "`[^`]+ [^`]+`|(?:for|in|of|from|whether) `[^`]+`|") + _FILE
         named += rf"|(?:with|using|to) (?:an? |the )?`?(?:{tool})\b`?"
     plain, names = re.subn(named, " ", re.sub(r'"[^"]{1,40}"', " ", rest[len(verb) :]))
     plain = re.sub("`[^`]*`", " ", plain)
     needless = _PURPOSE.sub("", _SUBORDINATE.sub(r"\1", verb + plain, count=1), count=1)
+    doubtful = needless[len(verb) :]
     if subject == "let me":
-        cause = re.sub(r"(?i)^before \w+ing ", "", cause)
-        needless = re.sub(r" before \w+ing\b.*| (?:right |just )?(?:before|after) the\b", "", needless)
-    if not names and _IT.fullmatch(needless):
+        cause = re.sub(r"(?i)^before (?!.*\byou).*", "", cause)
+        doubtful = "" if has_colon else re.sub(r" before \w+ing\b.*", "", doubtful)
+    if not names and _IT.fullmatch(verb + doubtful):
         names = len(re.findall("`[^`]+`|" + _FILE, re.split(r"[.!:]\s", before.rstrip())[-1]))
     if (
         _LATER.search(cause + verb + plain)
         or _ASIDE.search(plain)
-        or _DOUBT.search(re.sub(r"\b(?:no|not|nothing|\w+n't|i'm) ", "", cause) + needless[len(verb) :])
+        or _DOUBT.search(re.sub(r"\b(?:no|not|nothing|\w+n't|i'm) ", "", cause) + doubtful)
         or _WORDS.search(needless)
     ):
         return False
