@@ -155,9 +155,9 @@ def test_all_that_a_program_keeps_is_parsed(program: Program, capfd: pytest.Capt
     assert json.loads(capfd.readouterr().out)["requests"]
     assert asked.read_text(encoding="utf-8") == "logs llama\n"
     status, complaint = COMPLAINTS["docker:llama"]
-    program("docker:llama", f"echo '{complaint}' >&2; exit {status}")
+    program("docker:llama", f"printf '\\033[31m{complaint}\\n' >&2; exit {status}")
     assert main(["parse-log", "docker:llama"]) == ExitCode.BAD_INPUT
-    assert complaint in capfd.readouterr().err
+    assert f"docker:llama: {complaint}\n" in capfd.readouterr().err
 
 
 def test_standard_input_is_a_log_for_one_look() -> None:

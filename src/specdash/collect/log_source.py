@@ -15,6 +15,7 @@ from specdash.collect.tail import BACKFILL_BYTES, WHOLE_BELOW_BYTES, LogTail, Ta
 from specdash.core.errors import InputError
 from specdash.core.log_places import STANDARD_INPUT, program_and_name
 from specdash.core.readings import Failure, FailureKind
+from specdash.system.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -249,4 +250,4 @@ def _not_started(program: str, error: OSError) -> str:
 
 def _last_line(data: bytes) -> str:
     lines = data.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip()[:200] if lines else ""
+    return clean(lines[-1].strip(), 200) if lines else ""
