@@ -102,5 +102,5 @@ def test_the_plan_is_made_for_the_gpus_that_the_engine_lists(models: dict[str, P
     env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_GPU_LAYERS": "all"}
     env["LLAMA_BIN"] = gpu_engine(tmp_path / "bin", 500)
     (found,) = plan(env, Circumstances(None)).gpus
-    assert (found.words, found.free_bytes) == ("CUDA0 (NVIDIA H200)", 500 * 2**20)
+    assert (found.name, found.free_bytes) == ("CUDA0", 500 * 2**20)
     assert plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}, Circumstances(None)).gpus == ()

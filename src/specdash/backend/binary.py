@@ -154,10 +154,14 @@ def fit(  # noqa: C901 - one loop for each kind of setting
         else:
             given.append([word])
     for words in given:
-        if canonical(words[0]) in known.flags:
+        if (flag := canonical(words[0])) in known.flags:
             last += words
-        else:
-            lacks.append(_refused(words[0], known))
+            continue
+        has, fix = "has no", f"remove it, or {_NEWER}"
+        if flag in known.removed:
+            advice = _ADVICE.search(known.texts[flag])
+            has, fix = "removed", advice.group(1) if advice else "remove it"
+        lacks.append(error(LACKS, f"{EXTRA_ARGS}: {known.words} {has} {words[0]}", EXTRA_ARGS, fix))
     for name in settings.secrets:
         secret = BY_NAME[name]
         if known.first(secret.flags) is None:
@@ -196,13 +200,3 @@ def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str)
     if parameter.name in _SHOWN_BY_SPECDASH:
         return [warning(LACKS, f"{has_not}: specdash cannot show what it reads there", key or parameter.key, fix)]
     return [warning(LACKS, f"{named} is left out: {has_not}", key, fix)] if asked else []
-
-
-def _refused(word: str, known: Engine) -> Finding:
-    """An argument of LLAMA_EXTRA_ARGS that the build does not take."""
-    flag = canonical(word)
-    if flag not in known.removed:
-        return error(LACKS, f"{EXTRA_ARGS}: {known.words} has no {word}", EXTRA_ARGS, f"remove it, or {_NEWER}")
-    advice = _ADVICE.search(known.texts[flag])
-    fix = advice.group(1) if advice else "remove it"
-    return error(LACKS, f"{EXTRA_ARGS}: {known.words} removed {word}", EXTRA_ARGS, fix)

@@ -207,11 +207,6 @@ class EngineChange:
     def _failed(self, reason: str) -> StepFailedError:
         return StepFailedError(reason, self.child.tail.errors())
 
-    @property
-    def is_last_good(self) -> bool:
-        """Whether the engine from before the change runs."""
-        return self.child.plan is self.last_good and self.child.ended is None
-
     def back(self, proxies: ProxyChange) -> None:
         """The last good plan runs again. Raises `StepFailedError` where it does not as before."""
         limit = max(self._change.journal.health_timeout_s, _PATIENCE_S)

@@ -250,18 +250,12 @@ def _kept(argv: tuple[str, ...], env: tuple[tuple[str, str], ...], _when: int) -
 
 
 class UsedGpu(Struct, frozen=True):
-    """A device that the engine uses: its name there, what it is, NVML's view of it where NVML knows it, and what the
-    engine says is free where it was asked."""
+    """A device that the engine uses: its name there, NVML's view of it where NVML knows it, and what the engine says is
+    free where it was asked."""
 
     name: str
-    description: str
     gpu: Gpu | None = None
     free_bytes: int | None = None
-
-    @property
-    def words(self) -> str:
-        """Name and description."""
-        return f"{self.name} ({self.description})"
 
 
 def nvml_gpus() -> Gpus | None:
@@ -300,11 +294,11 @@ def used_gpus(
     by_uuid = {gpu.uuid: gpu for gpu in seen.gpus} if seen is not None else {}
     numbered = enumerate(map(by_uuid.get, cuda_gpus(env) if by_uuid else ()))
     known = {f"CUDA{number}": gpu for number, gpu in numbered if gpu is not None}
-    found = [UsedGpu(name, gpu.name or "unnamed", gpu) for name, gpu in known.items()]
+    found = [UsedGpu(name, gpu) for name, gpu in known.items()]
     if engine is not None and not (known and {*filter(None, named.split(","))} <= {*map(str.lower, known)}):
         listed = list_devices(engine, env)
         if listed is not None:
-            found = [UsedGpu(row.name, row.description, known.get(row.name), row.free_bytes) for row in listed]
+            found = [UsedGpu(row.name, known.get(row.name), row.free_bytes) for row in listed]
     if named:
         by_name = {used.name.lower(): used for used in found}
         found = [by_name[word] for word in named.split(",") if word in by_name]

@@ -127,8 +127,6 @@ class BackendSession:
         self.engine = EngineRun(plan, self._output)
         """The engine that runs, or the last one that did."""
         self.record: Path | None = None
-        self.unrecorded = False
-        """Whether the run record that is there is not the last one, which could not be written."""
         self.known_faults: set[str] = set()
         """What cannot be recorded, each sentence shown once."""
         self.watch: StartWatch | None = None
@@ -240,7 +238,7 @@ class BackendSession:
             self._signals()
             if not is_gone:
                 self._take_orders()
-                if self.unrecorded and engine.check is not None:
+                if self.record is None and engine.check is not None:
                     self._write_record(engine.check)
             if self.log.lost:
                 self.fault(f"the log {self.log.path} cannot be written: output is lost")
@@ -304,10 +302,9 @@ class BackendSession:
         self.engine.check = check
         try:
             self.record = write_run_record(self.engine.plan, self.engine.pid, check, self.control)
-            self.unrecorded = False
         except OSError as error:
-            # The server serves all the same.
-            self.unrecorded = True
+            # The server serves all the same, and it is tried again.
+            self.record = None
             why, _ = reason(run_records_dir() / "record", error)
             self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
 
@@ -413,7 +410,6 @@ class BackendSession:
     def _clear_away(self) -> int:
         self._unwatch()
         code = self.engine.finish()
-        self.unrecorded = False
         if self.record is not None:
             crashed = code != 0 and self.first_signal is None and self.next is None and not self.changing
             end_run_record(self.record, describe_exit(code), crashed=crashed)

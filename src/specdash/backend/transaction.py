@@ -293,7 +293,9 @@ class Transaction:
     def _engine_back(self) -> None:
         """The last good plan runs, and is verified. Raises `SpecdashError`."""
         engine = self.engine
-        if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good or self._stopping:
+        if engine is None or Role.BACKEND not in self.journal.touched or self._stopping:
+            return
+        if engine.child.plan is engine.last_good and engine.child.ended is None:
             return
         if not self.proxies.held:
             self.proxies.hold_clients(engine.urls)
