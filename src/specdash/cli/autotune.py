@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import within
-from specdash.core.errors import ExitCode, UsageError
+from specdash.cli.options import add_settings, look, one_target, resolved_settings, within
+from specdash.core.config import TARGET_SETTINGS
+from specdash.core.errors import ExitCode, UnreachableError, UsageError
 from specdash.core.structs import json_of
 from specdash.tune.model.heuristic import DEFAULT_ACCEPTANCE, DEFAULT_ROLLBACK, FormulaProfile, Knobs, tune
 
@@ -19,10 +20,14 @@ LABEL = "a heuristic: fixed weights on two rates. It has measured nothing; `spec
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = f"Three knobs from an acceptance and a rollback rate: {LABEL}"
     parser.add_argument(
-        "--acceptance", type=float, default=DEFAULT_ACCEPTANCE, metavar="A", help="0 to 1 (default: 0.7)"
+        "--acceptance",
+        type=float,
+        metavar="A",
+        help="0 to 1 (default: of the server that --url or --target names since its start, else 0.7)",
     )
     parser.add_argument("--rollback", type=float, default=DEFAULT_ROLLBACK, metavar="R", help="0 to 1 (default: 0.15)")
     add_knobs(parser, " now")
+    add_settings(parser, TARGET_SETTINGS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -36,6 +41,8 @@ def add_knobs(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.acceptance is None:
+        args.acceptance = acceptance_of_server(args) if args.url or args.target_name else DEFAULT_ACCEPTANCE
     within("--acceptance", args.acceptance, None, 0.0, 1.0)
     within("--rollback", args.rollback, None, 0.0, 1.0)
     base = knobs_of(args.draft_max, args.draft_min, args.draft_p_min)
@@ -47,6 +54,18 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(f"{key}={value}" for key, value in settings_of(found).items()))
         print(LABEL)
     return ExitCode.OK
+
+
+def acceptance_of_server(args: argparse.Namespace) -> float:
+    """The share of draft tokens that the named server has accepted since its start. Raises `SpecdashError`."""
+    target = one_target(resolved_settings(args))
+    found = look(target, (), 60.0).backend.speculation.acceptance.lifetime.value
+    if found is None:
+        raise UnreachableError(
+            f"the acceptance of {target.url} is unknown: does it answer, with --metrics, and has it drafted? "
+            f"`specdash doctor --url {target.url}` names what is missing; --acceptance takes a figure of your own"
+        )
+    return found
 
 
 def knobs_of(draft_max: int, draft_min: int, p_min: float) -> Knobs:
