@@ -36,10 +36,7 @@ _AGAIN_S = 2.0
 
 
 class ContextWindow:
-    """The upstream's facts, read when requests flow. `tokens` is None while its context window is unknown.
-
-    Looking never wakes a sleeping server: /props and /v1/models answer for it.
-    """
+    """The upstream's facts, read when requests flow, from /props and /v1/models, which answer for a sleeping server."""
 
     def __init__(
         self, upstream: Upstream, settings: ProxySettings, clock: Callable[[], float] = time.monotonic
@@ -66,16 +63,16 @@ class ContextWindow:
         """The context window of one conversation: `PROXY_CONTEXT_WINDOW`, else the upstream's own."""
         return self.settings.context_window or self._size
 
-    async def refresh(self, *, force: bool = False) -> None:
-        """See to it that the window is known and not older than `REFRESH_S`, which takes 2 s at most.
+    async def refresh(self, max_age_s: float = REFRESH_S) -> None:
+        """Read what the upstream says unless that is younger than `max_age_s`; takes 2 s at most.
 
-        Never fails: what cannot be read stays unknown.
+        Never fails: what cannot be read stays unknown, and is tried again soon. Never wakes a sleeping server.
         """
         asked = self._clock()
-        if self._is_known and not force and asked - self._tried_at < REFRESH_S:
+        if self._is_known and asked - self._tried_at < max_age_s:
             return
         async with self._reading:
-            if asked - self._tried_at >= (0 if force else REFRESH_S if self._is_known else _AGAIN_S):
+            if asked - self._tried_at >= (max_age_s if self._is_known else min(max_age_s, _AGAIN_S)):
                 self._tried_at = self._clock()
                 await self._read()
 
@@ -97,11 +94,6 @@ class ContextWindow:
         """The upstream may have restarted: read again before the next request relies on it."""
         self._is_known = False
         self._size = None
-
-    async def check(self, max_age_s: float = 1.0) -> State:
-        """Whether the upstream answers now; an answer up to `max_age_s` old counts. Does not wake a sleeping server."""
-        await self.refresh(force=self._clock() - self._tried_at >= max_age_s)
-        return self.status
 
     async def _read(self) -> None:
         props: Any
@@ -157,7 +149,7 @@ async def use_model(requested: str, window: ContextWindow) -> str:
     while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
     """
     # What is in memory may be another model after any request, of this proxy or of another client.
-    await window.refresh(force=requested == ANY and bool(window.router))
+    await window.refresh(0 if requested == ANY and window.router else REFRESH_S)
     model = find_model(requested, window.models)
     if model is None and requested == ANY and window.router:
         if (best := window.most_recent()) is None:
