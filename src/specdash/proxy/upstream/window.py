@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from specdash.proxy.upstream.upstream import Upstream
 
 
-_LOG = logging.getLogger("specdash.proxy")
 LONGEST_WAIT_S = 2.0
 """What a request may be delayed to learn the window."""
 REFRESH_S = 60.0
@@ -52,11 +50,8 @@ class ContextWindow:
         self._upstream = upstream
         self._clock = clock
         self._size: int | None = None
-        self._is_known = False
-        """The latest reading had the window, and nothing has happened since."""
         self._tried_at = -REFRESH_S
         self._reading = asyncio.Lock()
-        self._logged: int | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -69,10 +64,10 @@ class ContextWindow:
         Never fails: what cannot be read stays unknown, and is tried again soon. Never wakes a sleeping server.
         """
         asked = self._clock()
-        if self._is_known and asked - self._tried_at < max_age_s:
+        if self._size and asked - self._tried_at < max_age_s:
             return
         async with self._reading:
-            if asked - self._tried_at >= (max_age_s if self._is_known else min(max_age_s, _AGAIN_S)):
+            if asked - self._tried_at >= (max_age_s if self._size else min(max_age_s, _AGAIN_S)):
                 self._tried_at = self._clock()
                 await self._read()
 
@@ -92,7 +87,6 @@ class ContextWindow:
 
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
-        self._is_known = False
         self._size = None
 
     async def _read(self) -> None:
@@ -108,7 +102,7 @@ class ContextWindow:
                 self.status = State.LOADING
             elif models.status == 504:
                 # Busy, not gone: its earlier answer still holds.
-                self.status = State.OK if self._is_known else State.UNKNOWN
+                self.status = State.OK if self._size else State.UNKNOWN
             else:
                 self.status = State.UNREACHABLE
             return
@@ -124,13 +118,7 @@ class ContextWindow:
         of_server = mapping(mapping(props).get("default_generation_settings"))
         size = natural(of_server.get("n_ctx")) or natural(mapping(model.get("meta")).get("n_ctx"))
         self.status = State.OK
-        self._is_known = bool(size) or self._is_known
         self._size = size or self._size
-        if self.tokens not in {None, self._logged}:
-            self._logged = self.tokens
-            settings = self.settings
-            shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
-            _LOG.info("Context window: %d tokens, prune threshold: %g%%, prune target: %g%%", self.tokens, *shares)
 
 
 # The upstream's models, and what a client's name for one means.
