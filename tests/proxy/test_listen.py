@@ -15,7 +15,6 @@ from specdash.proxy.http.server import (
     inherited_sockets,
     listening_sockets,
     notify,
-    open_sockets,
 )
 from support.fault_server import free_port
 from support.proxy_app import settings_for
@@ -26,12 +25,16 @@ if TYPE_CHECKING:
 UPSTREAM = "http://127.0.0.1:9"
 
 
+def listening(**texts: str) -> list[socket.socket]:
+    return listening_sockets(settings_for(UPSTREAM, PROXY_API_KEY="k", **texts), {})
+
+
 class TestSockets:
     @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
     @pytest.mark.parametrize("host", ["::1", "[::1]"])
     def test_ipv6_is_written_with_brackets(self, host: str) -> None:
         try:
-            (item,) = open_sockets(host, port := free_port())
+            (item,) = listening(PROXY_HOST=host, PROXY_PORT=str(port := free_port()))
         except InputError:
             pytest.skip("no IPv6 loopback here")
         with item:
@@ -40,8 +43,8 @@ class TestSockets:
 
     def test_a_wildcard_is_reached_on_loopback_and_an_unknown_host_is_named(self) -> None:
         with pytest.raises(InputError, match="PROXY_HOST=no-such-host"):
-            open_sockets("no-such-host.invalid", free_port())
-        (item,) = open_sockets("0.0.0.0", port := free_port())
+            listening(PROXY_HOST="no-such-host.invalid")
+        (item,) = listening(PROXY_HOST="0.0.0.0", PROXY_PORT=str(port := free_port()))
         with item:
             assert client_url(item) == f"http://127.0.0.1:{port}"
 

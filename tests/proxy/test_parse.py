@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.http.responses import InvalidRequestError, load_object
-from specdash.proxy.sessions import session_id
 from specdash.proxy.translate.parse import MessagesRequest, ToolChoice, parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
 from support.messages_bodies import any_json, body_of, places, replaced, rich_body, turns
@@ -47,7 +46,6 @@ def survives(body: bytes) -> None:
     except InvalidRequestError:
         return
     prefill_of(request)
-    session_id({}, request, "127.0.0.1")
 
 
 class TestHostileBodies:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdash.core.proxy_events import (
@@ -28,7 +29,7 @@ from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
 from specdash.proxy.http.responses import ApiError
-from specdash.proxy.http.status import context_json, render
+from specdash.proxy.http.status import Figures, context_json
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, EventsFile, Telemetry, events_path
 
@@ -225,7 +226,7 @@ async def test_no_prompt_text_is_written_anywhere(desk: Desk, caplog: pytest.Log
         active, outcome=RequestOutcome.OK, tool_calls=[tool_call.name for tool_call in answer.tool_calls()]
     )
     pictures.append(context_json(proxy, active.session))
-    written = [desk.path.read_text(), caplog.text, json.dumps(pictures), render(proxy)]
+    written = [desk.path.read_text(), caplog.text, json.dumps(pictures), page(proxy)]
     assert all(len(name) > 500 for name in written)
     assert [name for name in written if SECRET in name] == []
 
@@ -296,8 +297,12 @@ def test_a_file_that_is_moved_away_is_begun_again_and_one_that_is_none_is_never_
 # GET /metrics: the numbers of what happened, in the text that Prometheus accepts.
 
 
+def page(proxy: Proxy) -> str:
+    return generate_latest(Figures(proxy)).decode()
+
+
 def samples(desk: Desk) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = text_string_to_metric_families(render(desk.proxy))
+    families = text_string_to_metric_families(page(desk.proxy))
     return {(sample.name, frozenset(sample.labels.items())): sample.value for row in families for sample in row.samples}
 
 
@@ -326,7 +331,7 @@ def test_the_page_counts_what_happened(desk: Desk) -> None:
     buckets = [figure("ttft_seconds_bucket", le=bound) for bound in ("0.25", "0.5", "1.0", "5.0", "+Inf")]
     assert buckets == [0, 1, 1, 2, 2]
     assert figure("context_window_tokens") == 4000
-    assert "secret-session" not in render(desk.proxy)
+    assert "secret-session" not in page(desk.proxy)
 
 
 # GET /v1/context: the fields that scripts know, and the live picture.

@@ -88,8 +88,8 @@ async def test_what_comes_while_the_first_reading_is_under_way_waits_for_it() ->
     async with watched() as (window, server):
         reading = asyncio.create_task(window.refresh())
         await asyncio.sleep(0)
-        assert await window.check() is State.OK
-        assert window.tokens == 4096
+        await window.refresh(1)
+        assert (window.status, window.tokens) == (State.OK, 4096)
         await reading
         assert len(server.calls) == 2
 
@@ -124,14 +124,16 @@ async def test_an_unreachable_upstream_is_not_asked_for_every_request() -> None:
 
 async def test_checking_asks_at_most_once_in_a_while_and_distinguishes_loading() -> None:
     async with watched(loading(), loading()) as (window, _):
-        assert await window.check() is State.LOADING
+        await window.refresh(1)
+        assert window.status is State.LOADING
     clock = Clock()
     async with watched(clock=clock) as (window, server):
         for _ in range(5):
-            assert await window.check() is State.OK
+            await window.refresh(1)
+        assert window.status is State.OK
         assert server.count("/props") == 1
         clock.now += 1.5
-        await window.check()
+        await window.refresh(1)
         assert server.count("/props") == 2
 
 

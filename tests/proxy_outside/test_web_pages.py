@@ -114,6 +114,11 @@ def test_a_page_of_the_proxy_itself_may_ask_but_not_for_admin(proxy: ProxyProces
     refused(asked(proxy, "/admin/state", *own), 403)
 
 
+def test_what_a_reverse_proxy_forwards_of_another_machine_gets_no_admin(proxy: ProxyProcess) -> None:
+    words = split(asked(proxy, "/admin/state", "host: localhost", "x-forwarded-for: 127.0.0.1, 10.0.0.9"))[2]
+    assert b"only on this machine" in words
+
+
 @pytest.mark.parametrize("host", ["llm.example.org", "LLM.example.org.:8443", "other.example", "localhost"])
 def test_allowed_hosts_are_known(allowing: ProxyProcess, host: str) -> None:
     assert split(asked(allowing, "/health", f"host: {host}"))[0] == 200

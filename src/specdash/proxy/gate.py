@@ -17,6 +17,7 @@ from specdash.core.structs import json_of
 from specdash.proxy.http.access import check_admin
 from specdash.proxy.http.responses import ApiError, json_response, read_body
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
+from specdash.proxy.upstream.window import REFRESH_S
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -168,10 +169,10 @@ async def admitted(proxy: Proxy, active: ActiveRequest | None = None) -> None:
             if active is not None:
                 active.held()
             await gate.wait()
-        await window.refresh(force=gate.settling)
+        await window.refresh(0 if gate.settling else REFRESH_S)
         while gate.settling and window.status in _ON_ITS_WAY:
             await asyncio.sleep(_RESTARTS_AGAIN_S)
-            await window.refresh(force=True)
+            await window.refresh(0)
         if not gate.held:
             return
 

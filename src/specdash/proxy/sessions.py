@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails.history import HistoryCut
-    from specdash.proxy.translate.parse import MessagesRequest
 
 
 TTL_S = 7200.0
@@ -193,31 +192,20 @@ _USER_SESSION = re.compile(r'(?:_session_|"session_id"\s*:\s*")([0-9A-Za-z-]+)')
 """Claude Code's user id is `user_<hash>_account_<uuid>_session_<uuid>`, or the like as JSON text."""
 
 
-def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host: str) -> str:
-    """The session of a Messages request; `headers` have lower-case names.
+def session_id(headers: Mapping[str, str], user: Any, messages: Any, host: str) -> str:
+    """The session of a request; `headers` have lower-case names, `user` and `messages` may be any JSON.
 
-    `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the body's user id, else
-    `fp:<20 hex>`. Always printable ASCII of bounded length.
+    `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the user id, else `fp:<20 hex>`.
+    Always printable ASCII of bounded length.
     """
-    first = next((message for message in request.messages if message.role == "user"), request.messages[0])
-    return _session_id(headers, request.metadata.get("user_id"), client_host, first.content)
-
-
-def chat_session_id(headers: Mapping[str, str], body: dict[str, Any], client_host: str) -> str:
-    """The session of a chat completion request; its `body` may be any JSON object."""
-    messages = body.get("messages")
-    turns = [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
-    first = next((turn.get("content") for turn in turns if turn.get("role") == "user"), None)
-    return _session_id(headers, body.get("user"), client_host, first)
-
-
-def _session_id(headers: Mapping[str, str], user: Any, host: str, content: Any) -> str:
     named, agent = (headers.get(name, "").strip() for name in (SESSION_HEADER, AGENT_HEADER))
     if named:
         return f"hdr:{_bounded(named)}/{_bounded(agent)}" if agent else f"hdr:{_bounded(named)}"
     for name in OTHER_HEADERS:
         if other := headers.get(name, "").strip():
             return f"hdr:{_bounded(other)}"
+    turns = [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
+    content = next((turn.get("content") for turn in turns if turn.get("role") == "user"), None)
     user = user if isinstance(user, str) else ""
     if found := _USER_SESSION.search(user):
         return f"meta:{_bounded(found[1])}"

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
+from specdash.core.masking import MASK
 from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.removed import removed_setting
@@ -142,7 +143,6 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
 # Where the proxy's settings come from, and what a reload may change of them.
 
 
-MASK = "***"
 _ENVIRONMENT = "environment"
 
 

@@ -120,11 +120,7 @@ def prompt_change(kept: list[tuple[int, ...]], body: Mapping[str, Any]) -> Promp
     if same < len(before):
         names = ("system", "tools", *(f"message {number}" for number in range(1, len(now) - 1)))
         what = names[same] if same < len(now) else "messages left out"
-    known, left = 0, Counter(before)
-    for piece, size in zip(now, sizes, strict=True):
-        # A text that stands there twice was read twice.
-        known += size if left[piece] > 0 else 0
-        left[piece] -= 1
+    known = sum(size for piece, size in zip(now, sizes, strict=True) if piece in before)
     return PromptChange(what, round(sum(sizes[:same]) / total, 4), round(known / total, 4))
 
 

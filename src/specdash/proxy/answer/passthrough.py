@@ -20,7 +20,7 @@ from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import Thinking
 from specdash.proxy.gate import RetryPolicy, admitted
 from specdash.proxy.http.responses import ApiError, EventStream, client_host, load_object, object_of, read_body
-from specdash.proxy.sessions import chat_session_id
+from specdash.proxy.sessions import session_id
 from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, use_model
@@ -49,7 +49,7 @@ async def handle_chat(request: Request) -> Response:
     body = await read_body(request, settings.max_body_mib << 20)
     chat = load_object(body)
     messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
-    session = proxy.sessions.get(chat_session_id(request.headers, chat, client_host(request)))
+    session = proxy.sessions.get(session_id(request.headers, chat.get("user"), messages, client_host(request)))
     event = RequestEvent(
         time.time(), session.id, request.state.request_id, PATH, stream=chat.get("stream") is True,
         model=model[:LONGEST_NAME] if isinstance(model, str) else "",

@@ -269,7 +269,9 @@ async def handle_messages(request: Request) -> Response:
     proxy: Proxy = request.state.proxy
     settings, writer = proxy.settings, SseWriter()
     parsed = parse_messages(await read_body(request, settings.max_body_mib << 20))
-    session = proxy.sessions.get(session_id(request.headers, parsed, client_host(request)))
+    turns = [{"role": message.role, "content": message.content} for message in parsed.messages]
+    user = parsed.metadata.get("user_id")
+    session = proxy.sessions.get(session_id(request.headers, user, turns, client_host(request)))
     event = RequestEvent(
         time.time(), session.id, request.state.request_id, stream=parsed.stream,
         strict=parsed.stream and settings.malformed_tool_stream_strict and bool(parsed.tools),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import re
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -101,10 +102,6 @@ def shown_error(error: BaseException, what: str) -> ApiError:
 
 # JSON from the outside, read as leniently as is safe.
 
-_ESCAPE = re.compile(
-    r"\\(?:u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
-)
-
 
 def read_json(data: bytes | str) -> Any:
     """The value of a JSON text; bytes that are not UTF-8 and halves of a surrogate pair become U+FFFD.
@@ -118,7 +115,9 @@ def read_json(data: bytes | str) -> Any:
             text = data if isinstance(data, str) else data.decode("utf-8", "replace")
             if text is data and "\\ud" not in text.lower():
                 raise
-            return msgspec.json.decode(_ESCAPE.sub(lambda match: "\\ufffd" if match["lone"] else match[0], text))
+            # The standard library reads half a pair, and UTF-16 can write it.
+            halves = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+            return msgspec.json.decode(halves.decode("utf-16-le", "replace"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -216,6 +215,7 @@ async def unless_gone(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(eq=False)
 class EventStream(Response):
     """Server-sent events that `produce` writes to the last while the client stays, or the other response it returns.
 
@@ -226,27 +226,19 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        produce: Callable[[EventStream], Coroutine[Any, Any, Response | None]],
-        *,
-        commit_s: float,
-        ping_s: float,
-        idle: Callable[[], bytes],
-        failure: Callable[[ApiError], bytes],
-        ended: Ended,
-    ) -> None:
+    produce: Callable[[EventStream], Coroutine[Any, Any, Response | None]]
+    _: KW_ONLY
+    commit_s: float
+    ping_s: float
+    idle: Callable[[], bytes]
+    failure: Callable[[ApiError], bytes]
+    ended: Ended
+    started: bool = field(default=False, init=False)
+    """The client has the head, and can no longer be given another status."""
+
+    def __post_init__(self) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self.started = False
-        """The client has the head, and can no longer be given another status."""
-        self._produce = produce
-        self._commit_s = commit_s
-        self._ping_s = ping_s
-        self._idle = idle
-        self._failure = failure
-        self._ended = ended
-        self._send: Send
         self._sent_at = asyncio.get_running_loop().time()
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
@@ -260,17 +252,17 @@ class EventStream(Response):
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send = send
+        self._send: Send = send
         try:
-            other = await unless_gone(receive, self._produce(self), self._tick)
+            other = await unless_gone(receive, self.produce(self), self._tick)
         except ClientDisconnect:
-            self._ended(RequestOutcome.CLIENT_LEFT)
+            self.ended(RequestOutcome.CLIENT_LEFT)
         except BaseException as error:
             shown = shown_error(error, "an answer")
-            self._ended(RequestOutcome.ERROR, shown)
+            self.ended(RequestOutcome.ERROR, shown)
             if not self.started:
                 raise
-            await self.write(self._failure(shown), is_last=True)
+            await self.write(self.failure(shown), is_last=True)
             if isinstance(error, asyncio.CancelledError):
                 raise
         else:
@@ -280,9 +272,9 @@ class EventStream(Response):
     async def _tick(self) -> float:
         """Send something when nothing was sent for too long; the seconds until that may be so again."""
         loop = asyncio.get_running_loop()
-        left_s = (self._ping_s if self.started else self._commit_s) - (loop.time() - self._sent_at)
+        left_s = (self.ping_s if self.started else self.commit_s) - (loop.time() - self._sent_at)
         if left_s > 0:
             return left_s
-        await self.write(self._idle())
+        await self.write(self.idle())
         self._sent_at = loop.time()
-        return self._ping_s
+        return self.ping_s

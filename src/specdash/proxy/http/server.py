@@ -52,7 +52,15 @@ def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = o
     for item in found:
         if not settings.api_key and not _is_local(item):
             raise InputError(f"the socket unit listens on {address(item)}, for other machines too: set PROXY_API_KEY")
-    return found or open_sockets(settings.host, settings.port)
+    host, port = settings.host, settings.port
+    try:
+        return found or open_listening(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            words = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            raise PortInUseError(words) from None
+        why = error.strerror or error
+        raise InputError(f"PROXY_HOST={host} and PROXY_PORT={port}: cannot listen there ({why})") from None
 
 
 def _is_local(item: socket.socket) -> bool:
@@ -69,18 +77,6 @@ def inherited_sockets(env: MutableMapping[str, str]) -> list[socket.socket]:
         item.set_inheritable(False)
         item.setblocking(False)
     return found
-
-
-def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """A listening socket on every address of `host`."""
-    try:
-        return open_listening(host, port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            words = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
-            raise PortInUseError(words) from None
-        why = error.strerror or error
-        raise InputError(f"PROXY_HOST={host} and PROXY_PORT={port}: cannot listen there ({why})") from None
 
 
 def address(item: socket.socket) -> str:
@@ -116,8 +112,6 @@ _LEAVING_S = 0.5
 closed under a client costs it the request that it just sent."""
 _LAST_REQUEST_S = 0.1
 """What a connection that was accepted last gets to send its request."""
-_LAST_WORDS_S = 2.0
-"""What cancelled requests get to close their connections."""
 
 
 def run(configuration: Configuration) -> int:
@@ -177,7 +171,6 @@ async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> 
     left = [_left(_TOKEN, proxy.admin_token), _left(".json", record.to_json())]
     try:
         await server.serve(sockets)
-        await server.end_requests()
         return server.restarts
     finally:
         for file in left:
@@ -201,7 +194,6 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 server_header=False,
                 date_header=False,
-                proxy_headers=False,
                 backlog=1024,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=configuration.settings.drain_timeout,  # type: ignore[arg-type]
@@ -234,18 +226,8 @@ class _Server(uvicorn.Server):
         where = ", ".join(address(item) for item in sockets or ())
         _LOG.info("Proxy started: listening on %s -> upstream %s", where, self._proxy.upstream.shown_url)
         notify("READY=1")
-        settings = self._configuration.settings
-        for problem in settings.problems:
+        for problem in self._configuration.settings.problems:
             _LOG.warning("%s", problem)
-        switches = {
-            "malformed": settings.malformed_tool_guardrail,
-            "stream_strict": settings.malformed_tool_stream_strict,
-            "tool_narrowing": settings.tool_narrowing,
-            "thinking_off_on_tools": settings.disable_thinking_on_tool_turns,
-            "contamination_breaker": settings.session_contamination_breaker,
-            "loop_breaker": settings.loop_breaker,
-        }
-        _LOG.info("Guardrails: %s", " ".join(f"{name}={'on' if is_on else 'off'}" for name, is_on in switches.items()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""
@@ -256,20 +238,13 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(_LAST_REQUEST_S)
         await super().shutdown(sockets)
 
-    async def end_requests(self) -> None:
-        """Cancel the requests that the drain left, and let them close their connections."""
-        left = set(self.server_state.tasks)
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=_LAST_WORDS_S)
-
     def _stop(self) -> None:
         if self.should_exit or self._proxy.leaving:
             self.force_exit = self.should_exit = True
             _LOG.warning("stopping at once: %d requests are cut off", len(self.server_state.tasks))
+            for task in self.server_state.tasks:
+                task.cancel()
             return
-        notify("STOPPING=1")
         running = len(self.server_state.tasks)
         if running:
             limit_s = self._proxy.settings.drain_timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -27,14 +26,14 @@ from specdash.proxy.telemetry import SUMS
 from specdash.proxy.upstream.upstream import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
     from starlette.requests import Request
 
     from specdash.proxy.http.app import Proxy
 
-    Samples = float | Iterable[tuple[tuple[str, ...], float]]
+    Rows = Iterable[tuple[str, str, tuple[str, ...], Mapping[Any, float]]]
 
 _HEALTH = {UpstreamStatus.OK: "ok", UpstreamStatus.LOADING: "loading"}
 
@@ -47,7 +46,8 @@ async def handle_root(_request: Request) -> Response:
 async def handle_health(request: Request) -> Response:
     """GET /health: always 200, the proxy answers; the state of its upstream is in the body."""
     proxy: Proxy = request.state.proxy
-    seen = await proxy.window.check()
+    await proxy.window.refresh(1.0)
+    seen = proxy.window.status
     return json_response(
         {
             "status": "held" if proxy.gate.held else _HEALTH.get(seen, "degraded"),
@@ -77,7 +77,8 @@ async def handle_context(request: Request) -> Response:
 
 async def handle_metrics(request: Request) -> Response:
     """GET /metrics in Prometheus' text format 0.0.4."""
-    return Response(render(request.state.proxy), media_type="text/plain; version=0.0.4; charset=utf-8")
+    figures = generate_latest(Figures(request.state.proxy))
+    return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 RECENT_SIZES = 10
@@ -151,59 +152,46 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
     )
 
 
-_PREFIX = "specdash_proxy_"
-
-
-def render(proxy: Proxy) -> str:
-    """The whole page."""
-    return generate_latest(_Figures(proxy)).decode()
-
-
-class _Figures(Collector):
+class Figures(Collector):
     """Every metric of one proxy. Labels are few: endpoints, outcomes, error types, guardrails."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
 
     def collect(self) -> Iterator[Metric]:
+        """Each row is a name, what it is, the names of its labels, and the values by theirs."""
         proxy = self._proxy
         telemetry, window, gate = proxy.telemetry, proxy.window, proxy.gate
         phases = Counter(active.phase for active in telemetry.active)
-        yield _gauge("info", "Version of the proxy; always 1.", [((__version__,), 1)], "version")
-        yield _gauge("start_time_seconds", "Unix time of the proxy's start.", telemetry.started)
-        states = [((str(status),), float(status is window.status)) for status in UpstreamStatus]
-        yield _gauge(
-            "upstream_state", "1 for what the proxy last saw of its upstream, 0 for the rest.", states, "state"
+        states = {(status,): float(status is window.status) for status in UpstreamStatus}
+        size = {(): window.tokens} if window.tokens else {}
+        under_way = {(phase,): phases[phase] for phase in RequestPhase if phase is not RequestPhase.DONE}
+        errors = {(kind,): count for kind, count in telemetry.errors.items()}
+        actions = {tuple(mark.split(":", 1)): count for mark, count in telemetry.counters.items()}
+        problems = {(): len(proxy.settings.problems)}
+        gauges: Rows = (
+            ("info", "Version of the proxy; always 1.", ("version",), {(__version__,): 1}),
+            ("start_time_seconds", "Unix time of the proxy's start.", (), {(): telemetry.started}),
+            ("upstream_state", "1 for what the proxy last saw of its upstream, 0 for the rest.", ("state",), states),
+            ("context_window_tokens", "Context window of one conversation.", (), size),
+            ("held", "1 while new requests wait because the proxy is held.", (), {(): float(gate.held)}),
+            ("waiting_requests", "Requests that wait because the proxy is held.", (), {(): gate.waiting}),
+            ("active_requests", "Requests under way, by phase.", ("phase",), under_way),
+            ("sessions", "Sessions remembered.", (), {(): len(proxy.sessions)}),
+            ("settings_problems", "Unusable settings, left at their defaults.", (), problems),
         )
-        if window.tokens:
-            yield _gauge("context_window_tokens", "Context window of one conversation.", window.tokens)
-        yield _gauge("held", "1 while new requests wait because the proxy is held.", float(gate.held))
-        yield _gauge("waiting_requests", "Requests that wait because the proxy is held.", gate.waiting)
-        under_way = [((str(phase),), phases[phase]) for phase in RequestPhase if phase is not RequestPhase.DONE]
-        yield _gauge("active_requests", "Requests under way, by phase.", under_way, "phase")
-        yield _gauge("sessions", "Sessions remembered.", len(proxy.sessions))
-        yield _gauge("settings_problems", "Unusable settings, left at their defaults.", len(proxy.settings.problems))
-        ended = [((path, str(how)), count) for (path, how), count in sorted(telemetry.requests.items())]
-        yield _counter("requests", "Finished requests, by endpoint and outcome.", ended, "path", "outcome")
-        errors = [((kind,), count) for kind, count in sorted(telemetry.errors.items())]
-        yield _counter("errors", "Requests that failed, by error type.", errors, "type")
-        actions = [(tuple(mark.split(":", 1)), count) for mark, count in sorted(telemetry.counters.items())]
-        help_ = "What guardrails did, by guardrail and action."
-        yield _counter("guardrail_actions", help_, actions, "guardrail", "action")
-        yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
-        for name, _, text in SUMS:
-            yield _counter(name, text, telemetry.sums[name])
+        counters: Rows = (
+            ("requests", "Finished requests, by endpoint and outcome.", ("path", "outcome"), telemetry.requests),
+            ("errors", "Requests that failed, by error type.", ("type",), errors),
+            ("guardrail_actions", "What guardrails did, by guardrail and action.", ("guardrail", "action"), actions),
+            ("events_lost", "Events that could not be written to the events file.", (), {(): telemetry.file.lost}),
+            *((name, text, (), {(): telemetry.sums[name]}) for name, _, text in SUMS),
+        )
+        for kind, rows in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, what, labels, values in rows:
+                metric = kind(f"specdash_proxy_{name}", what, labels=labels)
+                for label, value in sorted(values.items()):
+                    metric.add_metric(label, value)
+                yield metric
         for histogram in telemetry.histograms:
             yield from histogram.collect()
-
-
-def _family(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, help_: str, samples: Samples, *labels: str
-) -> Metric:
-    metric = kind(_PREFIX + name, help_, labels=labels)
-    for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
-        metric.add_metric(values, value)
-    return metric
-
-
-_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)

@@ -1,4 +1,4 @@
-"""Connections to the llama.cpp server: bounded, kept alive, closed at once when an answer is no longer wanted."""
+"""Connections to the llama.cpp server: bounded, one a call, closed at once when its answer is no longer wanted."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ class UpstreamReply:
 
     async def error(self) -> ApiError:
         """What an answer that is not 2xx means for the client; reads it."""
-        return api_error(self.status, await self.body(_LARGEST_ERROR))
+        found = api_error(self.status, await self.body(_LARGEST_ERROR))
+        if self.status == 429 and (after := self.headers.get("retry-after")):
+            found.headers["retry-after"] = after
+        return found
 
 
 class Upstream:

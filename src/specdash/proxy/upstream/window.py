@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from specdash.proxy.upstream.upstream import Upstream
 
 
-_LOG = logging.getLogger("specdash.proxy")
 LONGEST_WAIT_S = 2.0
 """What a request may be delayed to learn the window."""
 REFRESH_S = 60.0
@@ -36,10 +34,7 @@ _AGAIN_S = 2.0
 
 
 class ContextWindow:
-    """The upstream's facts, read when requests flow. `tokens` is None while its context window is unknown.
-
-    Looking never wakes a sleeping server: /props and /v1/models answer for it.
-    """
+    """The upstream's facts, read when requests flow, from /props and /v1/models, which answer for a sleeping server."""
 
     def __init__(
         self, upstream: Upstream, settings: ProxySettings, clock: Callable[[], float] = time.monotonic
@@ -55,27 +50,24 @@ class ContextWindow:
         self._upstream = upstream
         self._clock = clock
         self._size: int | None = None
-        self._is_known = False
-        """The latest reading had the window, and nothing has happened since."""
         self._tried_at = -REFRESH_S
         self._reading = asyncio.Lock()
-        self._logged: int | None = None
 
     @property
     def tokens(self) -> int | None:
         """The context window of one conversation: `PROXY_CONTEXT_WINDOW`, else the upstream's own."""
         return self.settings.context_window or self._size
 
-    async def refresh(self, *, force: bool = False) -> None:
-        """See to it that the window is known and not older than `REFRESH_S`, which takes 2 s at most.
+    async def refresh(self, max_age_s: float = REFRESH_S) -> None:
+        """Read what the upstream says unless that is younger than `max_age_s`; takes 2 s at most.
 
-        Never fails: what cannot be read stays unknown.
+        Never fails: what cannot be read stays unknown, and is tried again soon. Never wakes a sleeping server.
         """
         asked = self._clock()
-        if self._is_known and not force and asked - self._tried_at < REFRESH_S:
+        if self._size and asked - self._tried_at < max_age_s:
             return
         async with self._reading:
-            if asked - self._tried_at >= (0 if force else REFRESH_S if self._is_known else _AGAIN_S):
+            if asked - self._tried_at >= (max_age_s if self._size else min(max_age_s, _AGAIN_S)):
                 self._tried_at = self._clock()
                 await self._read()
 
@@ -95,13 +87,7 @@ class ContextWindow:
 
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
-        self._is_known = False
         self._size = None
-
-    async def check(self, max_age_s: float = 1.0) -> State:
-        """Whether the upstream answers now; an answer up to `max_age_s` old counts. Does not wake a sleeping server."""
-        await self.refresh(force=self._clock() - self._tried_at >= max_age_s)
-        return self.status
 
     async def _read(self) -> None:
         props: Any
@@ -116,7 +102,7 @@ class ContextWindow:
                 self.status = State.LOADING
             elif models.status == 504:
                 # Busy, not gone: its earlier answer still holds.
-                self.status = State.OK if self._is_known else State.UNKNOWN
+                self.status = State.OK if self._size else State.UNKNOWN
             else:
                 self.status = State.UNREACHABLE
             return
@@ -132,13 +118,7 @@ class ContextWindow:
         of_server = mapping(mapping(props).get("default_generation_settings"))
         size = natural(of_server.get("n_ctx")) or natural(mapping(model.get("meta")).get("n_ctx"))
         self.status = State.OK
-        self._is_known = bool(size) or self._is_known
         self._size = size or self._size
-        if self.tokens not in {None, self._logged}:
-            self._logged = self.tokens
-            settings = self.settings
-            shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
-            _LOG.info("Context window: %d tokens, prune threshold: %g%%, prune target: %g%%", self.tokens, *shares)
 
 
 # The upstream's models, and what a client's name for one means.
@@ -157,7 +137,7 @@ async def use_model(requested: str, window: ContextWindow) -> str:
     while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
     """
     # What is in memory may be another model after any request, of this proxy or of another client.
-    await window.refresh(force=requested == ANY and bool(window.router))
+    await window.refresh(0 if requested == ANY and window.router else REFRESH_S)
     model = find_model(requested, window.models)
     if model is None and requested == ANY and window.router:
         if (best := window.most_recent()) is None:
