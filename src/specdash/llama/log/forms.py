@@ -19,9 +19,10 @@ import re
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import DecodeError, Meta, Struct
+from msgspec.json import Decoder
 
 from specdash.core.log_facts import LogFact, ServerEvent
 
@@ -285,7 +286,13 @@ _IN_JSON: Final = re.compile(
     rb"\s*,\s*\"msg\")\s*:\s*\"([^\"\\]*(?:\\.[^\"\\]*)*)"
 )
 """A line that Docker keeps, or one of `--log-jsonl` with its microseconds and level; it may be cut off."""
-_LEVELS: Final = {b"d": b"D", b"t": b"D", b"w": b"W", b"e": b"E"}
+_LEVELS: Final = {"d": "D", "t": "D", "w": "W", "e": "E"}
+
+
+def _stamp(micros: int, level: str) -> str:
+    """Time and level of a line of `--log-jsonl` as other lines have them."""
+    digits = str(micros + micros // 60_000_000 * 40_000_000).zfill(9)
+    return f"{digits[:-8]}.{digits[-8:-6]}.{digits[-6:-3]}.{digits[-3:]} {_LEVELS.get(level[:1], 'I')}"
 
 
 def _out_of_json(line: bytes) -> bytes:
@@ -299,9 +306,40 @@ def _out_of_json(line: bytes) -> bytes:
         own = ANSI.sub(b"", own).strip().replace(b"\n", b" ")
     if found[1] is None:
         return _out_of_json(own)
-    micros = found[1].zfill(7)
-    clock = *divmod(int(micros[:-6]), 60), micros[-6:-3], micros[-3:]
-    return b"%d.%02d.%s.%s %s %s" % (*clock, _LEVELS.get(found[2], b"I"), own)
+    return b"%s %s" % (_stamp(int(found[1]), found[2].decode()).encode(), own)
+
+
+class _DockerLine(Struct):
+    log: str
+
+    def printed(self) -> str:
+        return self.log
+
+
+class _ServerLine(Struct, tag_field="type", tag="log"):
+    time: Annotated[int, Meta(ge=0)]
+    level: str
+    msg: str
+
+    def printed(self) -> str:
+        return f"{_stamp(self.time, self.level)} {self.msg}"
+
+
+_OF_BLOCK: Final = tuple(Decoder(kind).decode_lines for kind in (_DockerLine, _ServerLine))
+
+
+def out_of_json(block: bytes, count: int) -> bytes:
+    """So many lines that are all in JSON as they are printed without; others as they are, for `split_port`.
+
+    A storm of a million lines is worth a way of its own: it takes a fifth of the time.
+    """
+    for decoded in _OF_BLOCK:
+        if block.startswith(b'{"'):
+            with suppress(DecodeError, UnicodeError):
+                lines = [line.printed().strip().replace("\n", " ") for line in decoded(block)]
+                if len(lines) == count:
+                    return out_of_json(ANSI.sub(b"", "\n".join(lines).encode()), count)
+    return block
 
 
 def split_port(line: bytes) -> tuple[int | None, bytes]:
