@@ -27,7 +27,7 @@ from msgspec.json import Decoder
 from specdash.core.log_facts import LogFact, ServerEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class WarningSeverity(StrEnum):
@@ -325,7 +325,10 @@ class _ServerLine(Struct, tag_field="type", tag="log"):
         return f"{_stamp(self.time, self.level)} {self.msg}"
 
 
-_OF_BLOCK: Final = tuple(Decoder(kind).decode_lines for kind in (_DockerLine, _ServerLine))
+_OF_BLOCK: Final[tuple[Callable[[bytes], Sequence[_DockerLine | _ServerLine]], ...]] = (
+    Decoder(_DockerLine).decode_lines,
+    Decoder(_ServerLine).decode_lines,
+)
 
 
 def out_of_json(block: bytes, count: int) -> bytes:
