@@ -37,8 +37,6 @@ _LOST = {
 """By endpoint: what switches it on, and what is not seen without it."""
 _CLIENTS = ("upstream_unreachable", "proxy_errors", "requests_waiting")
 """What clients notice of a server that does not answer."""
-_WORKS_S = 30.0
-"""The use of CPUs and GPU is the mean of so long: it rests between two batches."""
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
 
@@ -140,6 +138,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ),
         )
     elif found is Standstill.WEDGED:
+        used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
         tasks = [f"slot {one.id}, task {one.task}" for one in backend.slots or () if one.phase is not SlotPhase.IDLE]
         yield Symptom(
             f"the inference loop is stuck: /health answers, {names} not for {duration(signs.hang_s or 0.0)}, and "
@@ -148,7 +147,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 *last,
                 ("open request", "; ".join(tasks) or UNKNOWN),
                 ("last log line", _ago(signs.log_silent_s) if signs.log_silent_s is not None else "not read"),
-                ("GPU", _gpu_use(scene)),
+                ("GPU", percent(used) if used is not None else UNKNOWN),
             ),
             remedy="Restart it: specdash services restart backend, which kills it when it ignores SIGTERM. Its open "
             "requests are lost either way. When it happens again, report it with the log's last lines: specdash "
@@ -166,11 +165,6 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 def _ago(seconds: float | None) -> str:
     return f"{duration(seconds)} ago" if seconds is not None else "never"
-
-
-def _gpu_use(scene: RuleScene) -> str:
-    used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
-    return percent(used) if used is not None else UNKNOWN
 
 
 @rule(
@@ -197,7 +191,8 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     specdash incident.
     """
     must_see(scene)
-    samples = scene.lately(_WORKS_S)
+    # They rest between two batches.
+    samples = scene.lately(30.0)
     cores = [one.process.cpu_cores or 0.0 for one in samples if one.process is not None]
     gpu = [one.gpu_utilisation for one in samples if one.gpu_utilisation is not None]
     works = any(used and fmean(used) >= limits[least] for used, least in ((cores, "cores"), (gpu, "gpu_share")))
@@ -215,9 +210,7 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         fix: Fix = ()
         remedy = ""
         if reads:
-            summary = (
-                f"slot {slot.id} reads a long prompt: one batch takes {duration(signs.unmoved_s)}, and the server works"
-            )
+            summary += ": it reads a long prompt, and the server works"
             remedy = "Wait; a smaller batch (LLAMA_ARG_BATCH) shows its progress. Always so: raise limits.prefill_s."
         elif found is Standstill.REPEATS:
             remedy = (
@@ -241,7 +234,7 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 ("decode calls meanwhile", number(signs.calls, 0)),
                 ("steps that went back to a checkpoint", str(signs.restored) if signs.restored else UNKNOWN),
                 ("CPU", number(cores[-1] if cores else None, 1, "cores")),
-                ("GPU", _gpu_use(scene)),
+                ("GPU", percent(gpu[-1]) if gpu else UNKNOWN),
                 ("request", f"session {running[0].session}, {running[0].request_id}" if len(running) == 1 else UNKNOWN),
             ),
             f"slot {slot.id}",
