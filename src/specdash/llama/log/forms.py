@@ -254,12 +254,16 @@ _STAMP: Final = re.compile(
     rb"[\s\0]*[^\"'\\]{0,200}?(?<!\d)(?<!\d\.)(\d{1,9}\.\d\d\.\d{3}\.\d{3}) {1,4}([DIWE])(?![A-Za-z]) *"
 )
 _FOREIGN: Final = re.compile(
-    rb"[\0\s]*(?:[\w.+-]{1,64} *\| *)?(?:\[[^\]]{1,80}\] *)?"
+    rb"(?:\xef\xbb\xbf)?[\0\s]*"
+    rb"(?:<\d{1,3}>\d (?:\S{1,255} ){5}(?:-|(?:\[[^\]]{1,300}\]){1,9}) (?:\xef\xbb\xbf)?|<\d{1,3}>|"
+    rb"(?:\+ )?[a-z\d.-]{1,80}-[a-z\d]{3,10} (?:\xe2\x80\xba )?[a-z\d-]{1,63} (?:\xe2\x80\xba )?)?"
+    rb"(?:[\w.+-]{1,64} *\| *)?(?:\[[^\]]{1,80}\] *)?"
     rb"(?:(?:(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ][\d:.,]{1,24}(?:Z|[+-][\d:]{1,6}| [A-Z]{3,5}(?= ))?|"
     rb"[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{5,20}|\d{1,12}\.\d{3,9}(?= )) {0,4})?"
     rb"(?:\S{1,80} [^\s\[]{1,80}\[\d*\]: *|std(?:out|err) [FP] )?"
 )
-"""Before a line without a stamp: compose, a time or a pod in brackets, a time of any form, and whose line it is."""
+"""Before a line without a stamp: RFC 5424, syslog's priority, stern, compose, a time or a pod in brackets, a time of any
+form, and whose line it is."""
 _GLUED: Final = re.compile(
     rb"[^\"'\\]{0,200}?(?:[A-Za-z.:](?=\d{1,9}\.\d\d\.\d{3}\.\d{3} {1,4}[DIWE] )|assuming pure content parser\.)"
 )
@@ -405,14 +409,17 @@ class Grammar:
         return found
 
     def _read_from(self, line: bytes, start: int) -> ReadLine:
-        stamped = _STAMP.match(line, start)
+        stamped, foreign = _STAMP.match(line, start), None
+        if stamped is None and (foreign := _FOREIGN.match(line, start)) is not None:
+            # Quotes may stand in what syslog adds.
+            stamped = _STAMP.match(line, foreign.end())
         end = len(line.rstrip(b" \t\r\0"))
         if stamped is not None:
             level, clock = stamped[2].decode(), slice(*stamped.span(1))
             found = self._message(line, stamped.end(), end, level, clock)
             return found or self._no_class(line, level, clock)
         begins = [start]
-        if (foreign := _FOREIGN.match(line, start)) is not None and foreign.end() > start:
+        if foreign is not None and foreign.end() > start:
             begins.append(foreign.end())
         levels = [(begin, "") for begin in begins]
         levels += [(m.end(), m[1].decode()) for begin in begins if (m := _LEVEL.match(line, begin)) is not None]
