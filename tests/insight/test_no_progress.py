@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.scenes import DATA, LOADING, NOW, OK, Watch, process, read_log, server, tell
+from insight.scenes import DATA, LOADING, NOW, OK, Watch, counters, process, read_log, server, tell, working
 from specdash.core.readings import Counters, FailureKind, Props, Slots, Source
 from specdash.core.records import AlertSeverity
 from specdash.insight.derive import judge
@@ -132,6 +132,8 @@ STANDS = SlotSigns(prefill=False, unmoved_s=31, calls=120, speculative=True)
         (replace(STANDS, alone=False), Standstill.NONE),
         (replace(STANDS, alone=False, unmoved_s=181), Standstill.REPEATS),
         (replace(STANDS, speculative=False, unmoved_s=181), Standstill.STUCK),
+        (SlotSigns(prefill=True, unmoved_s=181), Standstill.STUCK),
+        (SlotSigns(prefill=True, unmoved_s=900, works=True), Standstill.PREFILL),
     ],
 )
 def test_a_slot_that_stands_is_judged_by_tokens_decode_calls_and_trace(signs: SlotSigns, expected: Standstill) -> None:
@@ -218,6 +220,14 @@ def test_what_is_healthy_and_what_is_not_gets_its_words(case: str, seconds: floa
     assert watch.raised() - {"speculation_hurting"} == ({rule} if rule else set())
     assert not rule or words in watch.found(rule).summary
     assert watch.picture.speedup.baseline is None, "none is needed"
+
+
+@pytest.mark.parametrize(("cores", "severity"), [(15.5, AlertSeverity.WARNING), (0.1, AlertSeverity.CRITICAL)])
+def test_a_batch_that_takes_minutes_is_critical_only_where_nothing_works(cores: float, severity: AlertSeverity) -> None:
+    watch = Watch()
+    watch.look(200, health=OK, slots=working(0), metrics=counters(100), process=process(cpu_cores=cores))
+    found = watch.found("slot_hung")
+    assert (found.severity, "reads a long prompt" in found.summary) == (severity, cores > 1)
 
 
 def test_a_prompt_over_the_caches_limit_is_read_from_the_log() -> None:

@@ -63,7 +63,7 @@ RELEASED = TaskReleased(0, 7, 201, False)
         ([TaskCancelled(9, at_s=3.0)], [{"slot": None, "task": 9, "cancelled": True, "at_s": 3.0}]),
         ([*whole(0, 7), TaskCancelled(7)], [{"cancelled": False, "completed": True}]),
         ([TaskLaunched(0, 7), TaskFailed(7, "too long"), TaskCancelled(7), TaskReleased(0, 7)],
-         [{"error": "too long", "cancelled": True, "completed": False}]),
+         [{"error": "too long", "cancelled": False, "completed": False}]),
         # The next task of a slot ends the one before, and so does a restart.
         ([TaskLaunched(0, 7), PrefillProgress(0, 8, 100, 0.5)], [{"task": 7, "finished": False}, {"task": 8}]),
         ([TaskLaunched(0, 7), ServerEvent("restarted"), TaskLaunched(0, 8)], [{"finished": False}, {"task": 8}]),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.structs import json_of
+from specdash.insight.proxy.prefix_cache import over_limit
 from specdash.llama.log import warning_class
 from specdash.llama.log.safe import safe_sample, safe_text
 from specdash.llama.log.server_lines import SERVER_STARTING
@@ -318,7 +319,8 @@ def _memory_text(summary: LogSummary) -> Iterator[str]:
     state, cache = summary.cache_state, _prompt_cache(summary)
     if state is not None:
         limit = f" of {size(state.limit_mib * MIB)}" if state.limit_mib is not None else ""
-        yield f"prompt cache: {state.prompts:,} prompts, {size(state.size_mib * MIB)}{limit}"
+        over = f"; {words}" if (words := over_limit(state.prompts, state.size_mib, state.limit_mib)) else ""
+        yield f"prompt cache: {counted(state.prompts, 'prompt')}, {size(state.size_mib * MIB)}{limit}{over}"
     if cache["reused_share"] is not None:
         yield f"prompt reuse: {_share(cache['reused_tokens'], cache['prompt_tokens'])} of the prompts' tokens"
 

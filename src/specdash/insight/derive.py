@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from specdash.core.readings import Props, Reading, RouterModels, Slot
     from specdash.core.records import Alert
     from specdash.insight.experiments import ApplyMark
-    from specdash.insight.picture import AlertsPicture, ProxyPicture, SpeedUpPicture
+    from specdash.insight.picture import AlertsPicture, SpeedUpPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
@@ -177,6 +177,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
     alerts = state.alerts.picture()
     paying = speedup.derive(state, now, wall, window_s)
     trial = next(iter(state.value(Source.TRIAL) or ()), None)
+    proxy = state.latest.get(Source.PROXY), _fresh(state, Source.PROXY, now)
     return Picture(
         at=now,
         wall=wall,
@@ -185,7 +186,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         log=_log(state, now),
         gpu=_gpu(state, now),
         host=host.value if host is not None and host.status is ReadingStatus.KNOWN else None,
-        proxy=_proxy(state, now, wall, window_s),
+        proxy=state.proxy.picture(state.target, proxy, state.latest.get(Source.PROXY_EVENTS), (now, wall, window_s)),
         applies=applies,
         experiment=state.experiments.card(wall),
         speedup=paying,
@@ -195,11 +196,6 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         alerts=alerts,
         timeline=events(state.timeline, alerts, applies),
     )
-
-
-def _proxy(state: TargetState, now: float, wall: float, window_s: float) -> ProxyPicture:
-    latest = state.latest.get(Source.PROXY), _fresh(state, Source.PROXY, now)
-    return state.proxy.picture(state.target, latest, state.latest.get(Source.PROXY_EVENTS), (now, wall, window_s))
 
 
 def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | None:
@@ -219,7 +215,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
     life = state.counters.life
     lifetime = lifetime_rates(*(scrape.counters for scrape in life)) if life is not None else (None, None)
     gauges = scrape.counters if scrape and state.totals_stale_s(now) is None else None
-    process = _fresh(state, Source.PROCESS, now)
+    process, slots = _fresh(state, Source.PROCESS, now), _fresh(state, Source.SLOTS, now)
     return BackendPicture(
         url=state.target.url,
         state=verdict,
@@ -235,7 +231,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         requests_deferred=gauges.requests_deferred if gauges else None,
         requests_finished=state.log.whole(state.log.finished),
         requests_cancelled=state.log.whole(state.log.cancelled),
-        slots=_slots(state, now),
+        slots=tuple(_slot(state, slot, now) for slot in slots.value.slots) if slots and slots.value else None,
         speculation=speculation.derive(state, now, window_s),
         sources=tuple(_sources(state, now)),
         counters=tuple(
@@ -287,13 +283,6 @@ def _rate(samples: Iterable[RateSample], now: float, lifetime: float | None) -> 
     if lifetime is not None:
         return MeasuredFigure(lifetime, ReadingStatus.STALE, Source.METRICS, None, None, "lifetime")
     return MeasuredFigure()
-
-
-def _slots(state: TargetState, now: float) -> tuple[SlotPicture, ...] | None:
-    reading = _fresh(state, Source.SLOTS, now)
-    if reading is None or reading.value is None:
-        return None
-    return tuple(_slot(state, slot, now) for slot in reading.value.slots)
 
 
 def _slot(state: TargetState, slot: Slot, now: float) -> SlotPicture:

@@ -114,6 +114,8 @@ class SlotSigns(Struct, frozen=True):
     alone: bool = True
     """No other slot moves, so that the decode calls are its own."""
     speculative: bool = False
+    works: bool = False
+    """The server keeps CPUs or a GPU busy: a batch may take minutes where a large model runs on CPUs."""
 
 
 def of_slot(signs: SlotSigns, limits: Mapping[str, float]) -> Standstill:
@@ -121,7 +123,8 @@ def of_slot(signs: SlotSigns, limits: Mapping[str, float]) -> Standstill:
     if signs.restored >= REPEATED and signs.unmoved_s >= REPEATED_FOR_S:
         return Standstill.REPEATS
     if signs.prefill:
-        return Standstill.STUCK if signs.unmoved_s >= limits["prefill_s"] else Standstill.PREFILL
+        late = signs.unmoved_s >= limits["prefill_s"]
+        return Standstill.STUCK if late and not signs.works else Standstill.PREFILL
     if signs.unmoved_s < limits["no_token_s"]:
         return Standstill.NONE
     # A few calls may be from before the look at /slots.

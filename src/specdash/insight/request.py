@@ -564,7 +564,8 @@ class RequestAssembler:
             request.finished = True
             self._end(None)
             self._open[None] = request
-        request.cancelled = request.cancelled or error is None
         request.error = error or request.error
+        # The server cancels what failed, too.
+        request.cancelled = request.error is None
         if request.finished:
             self._end(request.slot)

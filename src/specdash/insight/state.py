@@ -396,10 +396,19 @@ class TargetState:
         restarted = self.counters.add(at, counters, absent_since=self._absent_since)
         self._absent_since = None
         if restarted:
-            self._forget_process(at)
+            self.slot_rates, self.slot_watch = SlotRates(), SlotWatch()
+            self._forget_speeds()
+            self.log.forget_process(at)
         window = self.counters.window(at, at - before.at if before and not restarted else 0.0)
         if window is not None:
-            self._ended_requests(at, *window)
+            slots: Slots | None = self.value(Source.SLOTS)
+            count = len(slots.slots) if slots is not None else None
+            busy = mean_busy_slots(window[0].counters, window[1].counters, count)
+            self._rates(at, Source.METRICS, *counter_rates(*window, busy))
+            drafted = between(*window)
+            tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
+            if drafted is not None and drafted.acceptance is not None and not tracing:
+                self._point(Metric.ACCEPTANCE, at, drafted.acceptance)
         window = self.counters.window(at, GAIN_SPAN_S)
         gain = tokens_per_decode(*window) if window is not None else None
         if gain is not None:
@@ -408,15 +417,6 @@ class TargetState:
         self._point(Metric.REQUESTS, at, counters.requests_processing)
         warnings = sum(storm.per_minute(at) for storm in self.log.storms.newest_first)
         self._point(Metric.WARNINGS, at, warnings if Source.LOG in self.last_known else None)
-
-    def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
-        slots: Slots | None = self.value(Source.SLOTS)
-        busy = mean_busy_slots(first.counters, last.counters, len(slots.slots) if slots is not None else None)
-        self._rates(at, Source.METRICS, *counter_rates(first, last, busy))
-        drafted = between(first, last)
-        tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
-        if drafted is not None and drafted.acceptance is not None and not tracing:
-            self._point(Metric.ACCEPTANCE, at, drafted.acceptance)
 
     def _slots(self, at: float, slots: Slots) -> None:
         busy = sum(slot.is_processing for slot in slots.slots)
@@ -447,12 +447,6 @@ class TargetState:
             if value and not any(at - moment < BETTER_FOR_S for moment in better):
                 samples.append(RateSample(at, value, source))
                 self._point(metric, at, value)
-
-    def _forget_process(self, at: float) -> None:
-        self.slot_rates = SlotRates()
-        self.slot_watch = SlotWatch()
-        self._forget_speeds()
-        self.log.forget_process(at)
 
     def _forget_speeds(self) -> None:
         for samples in self.rates.values():

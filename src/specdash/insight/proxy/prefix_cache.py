@@ -225,13 +225,20 @@ def verdict_on(found: PrefixCachePicture, window_s: float) -> str:
     return came
 
 
+def over_limit(entries: int | None, size: float, limit: float | None) -> str:
+    """What to do where one prompt alone, in MiB, is larger than the cache may be; empty where none is."""
+    if entries != 1 or not limit or size <= limit:
+        return ""
+    return (
+        f"one prompt alone is over the cache's limit: {size:.0f} MiB against a limit of {limit:.0f}; raise "
+        "LLAMA_ARG_CACHE_RAM only where the machine has that much memory to spare, else set it to 0"
+    )
+
+
 def _why_little(found: PrefixCachePicture) -> str:
     size, limit = found.size_mib or 0.0, found.limit_mib or 0.0
-    if limit and size > limit and found.entries == 1:
-        return (
-            f"one prompt alone is over the cache's limit: {size:.0f} MiB against a limit of {limit:.0f}; raise "
-            "LLAMA_ARG_CACHE_RAM only where the machine has that much memory to spare, else set it to 0"
-        )
+    if over := over_limit(found.entries, size, limit):
+        return over
     if limit and size >= FULL * limit:
         dropped = f", {counted(found.evicted, 'prompt')} dropped" if found.evicted else ""
         return f"cache full: {size:.0f} of {limit:.0f} MiB{dropped}; raise LLAMA_ARG_CACHE_RAM"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -137,6 +138,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ),
         )
     elif found is Standstill.WEDGED:
+        used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
         tasks = [f"slot {one.id}, task {one.task}" for one in backend.slots or () if one.phase is not SlotPhase.IDLE]
         yield Symptom(
             f"the inference loop is stuck: /health answers, {names} not for {duration(signs.hang_s or 0.0)}, and "
@@ -145,7 +147,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 *last,
                 ("open request", "; ".join(tasks) or UNKNOWN),
                 ("last log line", _ago(signs.log_silent_s) if signs.log_silent_s is not None else "not read"),
-                ("GPU", _gpu_use(scene)),
+                ("GPU", percent(used) if used is not None else UNKNOWN),
             ),
             remedy="Restart it: specdash services restart backend, which kills it when it ignores SIGTERM. Its open "
             "requests are lost either way. When it happens again, report it with the log's last lines: specdash "
@@ -165,11 +167,6 @@ def _ago(seconds: float | None) -> str:
     return f"{duration(seconds)} ago" if seconds is not None else "never"
 
 
-def _gpu_use(scene: RuleScene) -> str:
-    used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
-    return percent(used) if used is not None else UNKNOWN
-
-
 @rule(
     "Slot gets no token",
     AlertSeverity.CRITICAL,
@@ -178,7 +175,7 @@ def _gpu_use(scene: RuleScene) -> str:
     while_idle=False,
     chart="decode",
     explains=("requests_waiting", "zero_acceptance"),
-    limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
+    limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180, "cores": 0.8, "gpu_share": 0.2},
 )
 def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """A slot is at work and no token comes, while the server answers everything else. The GPU or the inference thread
@@ -189,20 +186,38 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     - the server's log: the last lines of that slot and task
     - LLAMA_TRACE=1: a step that repeats is the same `accepted 20/21 draft tokens (restore checkpoint)`
 
-    A very long prompt on a slow machine: wait, or raise limits.prefill_s. Otherwise restart the server: specdash
-    services restart backend. When it happens only with speculation, it is worth a ticket: specdash incident.
+    A warning where a prompt is read and the server keeps CPUs or GPU busy: wait, or raise limits.prefill_s. Otherwise
+    restart the server: specdash services restart backend. When it happens only with speculation, it is worth a ticket:
+    specdash incident.
     """
     must_see(scene)
+    # They rest between two batches.
+    samples = scene.lately(30.0)
+    cores = [one.process.cpu_cores or 0.0 for one in samples if one.process is not None]
+    gpu = [one.gpu_utilisation for one in samples if one.gpu_utilisation is not None]
+    works = any(used and fmean(used) >= limits[least] for used, least in ((cores, "cores"), (gpu, "gpu_share")))
     for slot in scene.picture.backend.slots or ():
-        signs = slot.signs if slot.phase is not SlotPhase.IDLE else None
-        found = of_slot(signs, limits) if signs is not None else Standstill.NONE
-        if signs is None or found not in (Standstill.STUCK, Standstill.REPEATS):
+        if slot.signs is None or slot.phase is SlotPhase.IDLE:
+            continue
+        signs = replace(slot.signs, works=works)
+        found = of_slot(signs, limits)
+        reads = found is Standstill.PREFILL and signs.unmoved_s >= limits["prefill_s"]
+        if found not in (Standstill.STUCK, Standstill.REPEATS) and not reads:
             continue
         running, types = scene.picture.proxy.running, scene.picture.backend.speculation.types or ()
         what = "processed no prompt token" if signs.prefill else "generated no token"
         summary = f"slot {slot.id} is busy and has {what} for {duration(signs.unmoved_s)}"
         fix: Fix = ()
-        if found is Standstill.REPEATS:
+        remedy = ""
+        if reads:
+            summary += ": it reads a long prompt, and the server works"
+            remedy = "Wait; a smaller batch (LLAMA_ARG_BATCH) shows its progress. Always so: raise limits.prefill_s."
+        elif found is Standstill.REPEATS:
+            remedy = (
+                "Close that one request at its client; the proxy then closes it at the server, and the slot is free. "
+                "The same request does it again: give it a temperature above 0, or take the n-gram type out of "
+                "LLAMA_SPEC_TYPE."
+            )
             summary = (
                 f"slot {slot.id} repeats one verification step: no token for {duration(signs.unmoved_s)}, and the "
                 "server decodes all the time"
@@ -218,16 +233,14 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 ("prompt processed", plain(slot.prompt_processed)),
                 ("decode calls meanwhile", number(signs.calls, 0)),
                 ("steps that went back to a checkpoint", str(signs.restored) if signs.restored else UNKNOWN),
-                ("GPU", _gpu_use(scene)),
+                ("CPU", number(cores[-1] if cores else None, 1, "cores")),
+                ("GPU", percent(gpu[-1]) if gpu else UNKNOWN),
                 ("request", f"session {running[0].session}, {running[0].request_id}" if len(running) == 1 else UNKNOWN),
             ),
             f"slot {slot.id}",
             fix=fix,
-            remedy="Close that one request at its client; the proxy then closes it at the server, and the slot is "
-            "free. The same request does it again: give it a temperature above 0, or take the n-gram type out of "
-            "LLAMA_SPEC_TYPE."
-            if found is Standstill.REPEATS
-            else "",
+            severity=AlertSeverity.WARNING if reads else None,
+            remedy=remedy,
         )
 
 

@@ -31,7 +31,7 @@ from specdash.core.log_facts import (
     WarningTally,
 )
 from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING
-from specdash.llama.log.forms import ANSI, DIGITS, PrintedStep, TimingHeader, split_port
+from specdash.llama.log.forms import ANSI, DIGITS, PrintedStep, TimingHeader, out_of_json, split_port
 from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.llama.log.trouble_lines import BEFORE_START
 
@@ -276,12 +276,15 @@ class LogParser:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
             lines = block.split(b"\n")
+        shown = lines
+        if block.startswith(b'{"') and (own := out_of_json(block, len(lines))) is not block:
+            block, lines = own, own.split(b"\n")
         if b"] " in block or b'{"' in block:
-            for port, run in groupby(zip(map(split_port, lines), lines, strict=True), lambda pair: pair[0][0]):
-                own, shown = zip(*((line, whole) for (_, line), whole in run), strict=True)
-                self._read(own, b"\n".join(own), shown, port)
+            for port, run in groupby(zip(map(split_port, lines), shown, strict=True), lambda pair: pair[0][0]):
+                printed, whole = zip(*((line, whole) for (_, line), whole in run), strict=True)
+                self._read(printed, b"\n".join(printed), whole, port)
         else:
-            self._read(lines, block, lines, None)
+            self._read(lines, block, shown, None)
 
     def _read(self, lines: Sequence[bytes], block: bytes, shown: Sequence[bytes], port: int | None) -> None:
         """Read lines of one server, `shown` with what a router put before them."""
