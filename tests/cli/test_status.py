@@ -1,7 +1,11 @@
 """`specdash status`: one line for a status bar."""
 
+import contextlib
 import json
 import os
+import socket
+import ssl
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,8 @@ from specdash.core.readings import Health, HealthStatus, Reading, Source
 from specdash.core.status import FRESH_S, STATUS_FIELDS, StatusNote
 from specdash.export.status_notes import EVERY_S, StatusNotes, status_fields
 from specdash.insight.picture import BackendPicture, BackendState, Picture
-from support.fault_server import FaultServer, hangs, says
+from support.certificates import make_certificate
+from support.fault_server import FaultServer, hangs, says, writes
 from support.outside import say
 from tui.fake_alerts import alerts
 from tui.fake_state import FakeState
@@ -120,6 +125,60 @@ def test_a_server_that_is_slow_to_answer_is_busy_and_one_that_loads_says_so(monk
     monkeypatch.setattr(status, "ASK_S", 0.05)
     with FaultServer({"/health": hangs()}) as server:
         assert say("status", "--url", server.url, "--format", "{state}")[:2] == (0, "busy\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("certificate", "TLS: self-signed certificate"),
+        ("garbage", "TLS: WRONG_VERSION_NUMBER"),
+        ("silence", "TLS: no answer in time"),
+    ],
+)
+def test_where_tls_is_not_agreed_the_server_is_down_with_the_reason(
+    kind: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "silence":
+        monkeypatch.setattr(status, "ASK_S", 0.05)
+        monkeypatch.setattr(status, "TLS_S", 0.2)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*make_certificate(tmp_path, "own"))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                taken.append(connection)
+                with contextlib.suppress(OSError):
+                    if kind == "certificate":
+                        context.wrap_socket(connection, server_side=True)
+                    elif kind == "garbage":
+                        connection.sendall(b"220 mail.example ESMTP\r\n")
+
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        threading.Thread(target=serve, daemon=True).start()
+        assert say("status", "--url", url) == (4, f"DOWN {url}: {reason}\n", "")
+        listener.shutdown(socket.SHUT_RDWR)
+    for connection in taken:
+        connection.close()
+
+
+def test_what_is_not_http_is_down_with_the_reason() -> None:
+    with FaultServer({"/health": writes(b"220 mail.example ESMTP\r\n")}) as server:
+        assert say("status", "--url", server.url)[:2] == (4, f"DOWN {server.url}: the answer is not HTTP\n")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_config_file_that_would_never_end_is_refused(kind: str) -> None:
+    file = paths.config_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "fifo":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    assert say("status") == (3, "", f"specdash: cannot read {file}: it is a pipe or a device; name a file\n")
 
 
 def test_every_state_has_one_exit_code_here_and_in_snapshot() -> None:

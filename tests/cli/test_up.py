@@ -175,3 +175,18 @@ def test_from_a_model_and_an_empty_home_to_an_answer_through_the_proxy(place: Pl
     }
     assert ready in place.command("services", "status").stdout.splitlines()
     assert json.loads(place.command("services", "status", "--json").stdout)["clients"]["url"] == proxy.url
+
+
+def test_a_full_disk_behind_its_standard_error_does_not_end_it(place: Place) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "specdash", "up", "backend"]
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=place.env, stdin=nothing, stdout=nothing, stderr=full)
+    place.started.append(process)
+    until(lambda: healthy(place.backend_url) and bool(live_backends(place.env)), START_S)
+    (before,) = live_backends(place.env)
+    os.kill(main_pid(before), signal.SIGKILL)
+    until(lambda: any(record.pid != before.pid for record in live_backends(place.env)), START_S)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == ExitCode.INTERRUPTED

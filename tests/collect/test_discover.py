@@ -221,7 +221,6 @@ class TestCommandLines:
             ("--port 83", "http://[::1]:83"),
             ("--host box --port x", "http://box:8080"),
             ("--host box --port 0", "http://box:8080"),
-            ("--host box --port 123456", "http://box:8080"),
             ("--port", "http://[::1]:82"),
             ("--host /run/llama.sock", None),
         ],

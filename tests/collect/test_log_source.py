@@ -105,6 +105,26 @@ def test_a_complaint_is_a_reason_and_no_line_of_the_log(place: str, program: Pro
     assert check_log(place).failure == f"{place}: {words}"
 
 
+def test_what_prints_nothing_is_a_reason(program: Program, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.write_bytes(b"")
+    place = PLACES[0]
+    program(place, f"exec tail -n +1 -f {kept}")
+    seen = Seen()
+    collector = LogCollector(place, seen.take)
+    try:
+        until(lambda: collector.step() and seen.kind(Source.LOG), 15)
+        assert "no line of such a unit" in seen.detail(Source.LOG)
+        kept.write_bytes(LINES)
+        until(lambda: collector.step() and sum(batch.lines for batch in seen.values(Source.LOG)) == 2, 15)
+    finally:
+        collector.close()
+    program(place, "exit 0")
+    assert "no line of such a unit" in (check_log(place).failure or "")
+    monkeypatch.setattr("specdash.collect.log_source._SILENT_S", 0.2)
+    program("docker:llama", "exec sleep 60")
+    assert check_log("docker:llama").failure == "docker:llama: docker printed nothing for 0.2 s"
+
+
 def test_a_container_that_comes_back_is_followed_from_where_it_ended(program: Program, kept: Path) -> None:
     asked = program("docker:llama", f"cat {kept}")
     now = [0.0]

@@ -30,12 +30,10 @@ def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> N
     [
         ("refresh = 3", "config.toml: refresh = 3: must be one of 0.5, 1, 2, 5 (seconds)"),
         ("drain_timeout = true", "drain_timeout = True: must be seconds, from 1 to 86400"),
-        ('drain_timeout = "soon"', "drain_timeout = 'soon': must be seconds, from 1 to 86400"),
         ("drain_timeout = " + "9" * 400, "9...9"),
         ("drain_timeout = " + "9" * 5000, "not valid TOML: a number is too long"),
         ("keys = " + "[" * 5000, "not valid TOML: a number is too long, or tables are too deep"),
         (f"[keys{'.a' * 5000}]", "its tables are too deep"),
-        (f"[refresh{'.a' * 5000}]", "must be one of 0.5"),
         ("history_mb = 0", "history_mb = 0: must be MB, from 1 to 1000000"),
         ('url = ""', "url = '': must be a text that is not empty"),
         ('proxy_url = "ftp://x"', "config.toml: proxy_url: 'ftp://x': the scheme must be http"),
@@ -43,7 +41,6 @@ def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> N
         ('"\\u001b[31m\\n" = 1', "unknown setting '·'"),
         ("utl = 1", "did you mean 'url'"),
         ("url = ", "not valid TOML"),
-        ('proxy_log = "journal:--all"', "must be a file, journal:UNIT"),
         ("target = 1", r"config.toml: must be tables: \[\[target\]\]"),
         ('[[target]]\nurl = "gpu1"', r'\[\[target\]\] 1: name is missing; write name = "gpu1"'),
         ('[[target]]\nname = "a"', r'\[\[target\]\] 1 \("a"\): url is missing; write url = "http://gpu1:8080"'),
@@ -54,7 +51,6 @@ def test_the_nearest_source_wins_and_every_value_knows_where_it_came_from() -> N
             r"1 \(\"a\"\): url: write a machine as .* without a password",
         ),
         (A + A, r"\[\[target\]\] 2 \(\"a\"\): name = 'a': another one is called so"),
-        ('[[target]]\nname = "a"\nurl = "ftp://x"', r"1 \(.*\): url: 'ftp://x': the scheme must be http"),
     ],
 )
 def test_a_bad_file_names_the_setting_and_what_is_wanted(text: str, named: str) -> None:

@@ -59,7 +59,6 @@ def test_an_event_is_read_back_as_written_or_not_at_all(event: ProxyEvent) -> No
         ("stream", 1),
         ("tool_calls", "Read"),
         ("outcome", "party"),
-        ("event", "party"),
         ("event", []),
     ],
 )

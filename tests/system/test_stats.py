@@ -53,12 +53,6 @@ def test_resamples_of_a_ratio_scatter_as_far_as_theory_says() -> None:
     assert (found.high - found.low) / (2 * stats.Z_95) == pytest.approx(theory, rel=0.1)
 
 
-def test_two_samples_alike_are_no_further_apart_than_chance() -> None:
-    sample = [float(value) for value in range(1, 41)]
-    found = median_of(sample, sample)
-    assert (found.value, found.low < -0.1, found.high > 0.1) == (0.0, True, True)
-
-
 @given(values, st.floats(0, 1))
 def test_a_quantile_is_numpys(sample: list[float], share: float) -> None:
     assert quantile(sorted(sample), share) == pytest.approx(float(np.quantile(sample, share)), rel=1e-9)
@@ -82,6 +76,8 @@ def test_of_nothing_nothing_is_known() -> None:
     assert stats.ratio([]) is None
     assert stats.mean_reach([1.0]) is None
     assert stats.pooled_deviation([[1.0], []]) == (None, 0)
+    assert stats.share(1, 0) is stats.share(None, 1) is stats.share(1, None) is None
+    assert (stats.share(1, 4), stats.share(0, 4)) == (0.25, 0.0)
 
 
 @given(st.lists(st.lists(st.floats(-100, 100), min_size=2, max_size=6), min_size=1, max_size=5))
@@ -115,8 +111,3 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(count: int) -> None
 )
 def test_students_quantiles_are_those_of_the_tables(freedom: float, alpha: float, quantile: float) -> None:
     assert stats.student(freedom, alpha) == pytest.approx(quantile, rel=1e-3)
-
-
-def test_a_share_of_nothing_is_unknown() -> None:
-    assert (stats.share(1, 4), stats.share(0, 4)) == (0.25, 0.0)
-    assert stats.share(1, 0) is stats.share(None, 1) is stats.share(1, None) is None

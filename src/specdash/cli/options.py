@@ -142,6 +142,8 @@ def changed_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...] | None:
 
 def _text_of(path: Path) -> str | None:
     """None where there is no such file."""
+    if path.is_fifo() or (path.is_char_device() and not path.samefile(os.devnull)):
+        raise InputError(f"cannot read {path}: it is a pipe or a device; name a file")
     try:
         return path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):

@@ -304,10 +304,6 @@ class GpuLook(Struct, frozen=True):
     watts: float | None = None
     utilisation: float | None = None
     """Of the busiest, 0 to 1."""
-    celsius: float | None = None
-    """Of the hottest."""
-    clock_mhz: int | None = None
-    """Of the slowest."""
     words: tuple[str, ...] = ()
     """Name and power limit of each, as a stored result depends on them."""
 
@@ -339,8 +335,6 @@ class GpuLooks:
             used_bytes=together("memory_used_bytes", sum),
             watts=together("power_watts", sum),
             utilisation=together("utilisation", max),
-            celsius=together("temperature_celsius", max),
-            clock_mhz=together("sm_clock_mhz", min),
             words=tuple(f"{gpu.name or 'unknown'}, {limit} W" for gpu, limit in zip(gpus, limits, strict=True)),
         )
 

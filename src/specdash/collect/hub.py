@@ -112,6 +112,8 @@ class Bus:
 TICK_S = 0.5
 SPAN_S = 5.0
 """Over so many seconds lateness is added up; specdash counts as starved so long after it was."""
+SETTLE_S = 5.0
+"""Late in the first seconds is what imports and connects, and not the machine's fault."""
 
 
 class SchedulingWatch:
@@ -127,7 +129,7 @@ class SchedulingWatch:
         worked: Callable[[], float] = time.thread_time,
     ) -> None:
         self._publish, self._clock, self._worked = publish, clock, worked
-        self._due, self._worked_s = clock() + TICK_S, 0.0
+        self._settled, self._due, self._worked_s = clock() + SETTLE_S, clock() + TICK_S, 0.0
         self._delays: deque[tuple[float, float]] = deque()
         """When it woke, and how late that was."""
         self._was_starved = True
@@ -146,7 +148,8 @@ class SchedulingWatch:
         self._due, self._worked_s = now + TICK_S, worked
         while self._delays[0][0] <= now - SPAN_S:
             self._delays.popleft()
-        delay = SchedulingDelay(sum(late for _, late in self._delays), SPAN_S)
+        late_s = sum(min(late, max(0.0, woke - self._settled)) for woke, late in self._delays)
+        delay = SchedulingDelay(late_s, SPAN_S)
         if delay.is_starved or self._was_starved:
             self._publish(Reading.known(Source.SCHEDULING, now, delay))
         self._was_starved = delay.is_starved

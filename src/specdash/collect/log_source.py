@@ -28,7 +28,9 @@ _RESTART_S = 5.0
 _COMPLAINS_S = 1.0
 """What a program prints within this time of its start may be why it ends."""
 _COMPLAINT_BYTES = 4096
-_PRINTS_S = 20.0
+_SILENT_S = 20.0
+"""So long a program that keeps a log may print nothing: docker waits for ever for a daemon that hangs."""
+_NO_ENTRIES = "the journal has no line of such a unit, or not for this user (`systemctl status` names the units)"
 _UNIT = re.compile(r"([^/]+\.service)(?:/|$)")
 _CONTAINER = re.compile(r"(?:(docker)[-/]|(?:libpod)-)([0-9a-f]{12})[0-9a-f]{52}")
 
@@ -76,7 +78,7 @@ def past(place: str, lines: int = BACKLOG_LINES) -> Iterator[TailChunk]:
     elif program_and_name(place) is not None:
         with TemporaryFile() as file:
             try:
-                print_whole(place, file, lines, _PRINTS_S)
+                print_whole(place, file, lines)
             except InputError as error:
                 yield TailChunk(failure=Failure(FailureKind.UNAVAILABLE, str(error)))
                 return
@@ -92,21 +94,31 @@ def past(place: str, lines: int = BACKLOG_LINES) -> Iterator[TailChunk]:
             yield chunk
 
 
-def print_whole(place: str, into: IO[bytes], lines: int | None = None, limit_s: float | None = None) -> None:
+def print_whole(place: str, into: IO[bytes], lines: int | None = None) -> None:
     """Write the last lines, or all, that a program keeps of a log into a file. Raises `InputError` with its words."""
     command = command_of(place, lines, follow=False)
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{place}: {command[0]} did not end within {limit_s:g} s") from None
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT)
     except OSError as error:
         raise InputError(f"{place}: {_not_started(command[0], error)}") from None
-    if done.returncode:
+    size, status = -1, None
+    try:
+        while status is None:
+            before, size = size, os.fstat(into.fileno()).st_size
+            if size == before:
+                raise InputError(f"{place}: {command[0]} printed nothing for {_SILENT_S:g} s")
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(_SILENT_S)
+    finally:
+        if status is None:
+            process.kill()
+            process.wait(1.0)
+    if status:
         into.seek(max(0, into.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
-        words = _last_line(into.read()) or f"{command[0]} ended with status {done.returncode}"
+        words = _last_line(into.read()) or f"{command[0]} ended with status {status}"
         raise InputError(f"{place}: {words}")
+    if command[0] == "journalctl" and not os.fstat(into.fileno()).st_size:
+        raise InputError(f"{place}: {_NO_ENTRIES}")
 
 
 def place_of_process(pid: int, proc: Path = Path("/proc")) -> str | None:
@@ -195,6 +207,10 @@ class ProgramLines:
             self._early += data
         if self._clock() - self._began < _COMPLAINS_S and len(self._early) < _COMPLAINT_BYTES:
             return TailChunk(more=True, failure=self._failure)
+        if not self._early and self.written_at is None and self.place.startswith("journal:"):
+            # journalctl follows a unit that is not there without a word.
+            self._failure = _failure(self.place, _NO_ENTRIES)
+            return TailChunk(failure=self._failure)
         data, self._early, self._failure = self._early, b"", None
         self.written_at = time.time() if data else self.written_at
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.backend.child import Child, describe_exit
@@ -85,8 +85,7 @@ class KeptProcess(threading.Thread):
             first = False
             pause = _PAUSE_S if time.monotonic() - began > _GOOD_RUN_S else pause
             if self._output is None:
-                words = f"the {self._what} ended ({describe_exit(code)}); it starts again in {pause:g} s"
-                print(f"specdash: {words}", file=sys.stderr, flush=True)
+                _tell(f"the {self._what} ended ({describe_exit(code)}); it starts again in {pause:g} s")
             self._stopping.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -96,13 +95,19 @@ class KeptProcess(threading.Thread):
                 sockets = [item.fileno() for item in self.sockets]
                 self.child = child = Child(self._argv, self._env, output=output, sockets=sockets)
         except (SpecdashError, OSError) as error:
-            print(f"specdash: {error}", file=sys.stderr, flush=True)
+            _tell(error)
             return ExitCode.FAILED
         try:
             child.exited(_FOREVER_S, self._wake)
             return child.stop(self._stop_s) if self._stopping.is_set() else child.finish()
         finally:
             self.child = None
+
+
+def _tell(what: object) -> None:
+    # The disk that standard error goes to may be full, which ends nothing.
+    with suppress(OSError):
+        os.write(2, f"specdash: {what}\n".encode())
 
 
 class Keeper:

@@ -379,20 +379,6 @@ class Gpus(Fact, frozen=True):
     gpus: tuple[Gpu, ...] = ()
 
 
-class Disk(Fact, frozen=True):
-    """The file system of a folder that something writes to, in bytes; `free` is what is left for this user."""
-
-    path: str
-    use: str
-    """What is written there, in words: `server log`, `state`."""
-    free_bytes: int
-    total_bytes: int
-    device: int | None = None
-    """Number of the file system: folders with the same one share their room."""
-    files_left: int | None = None
-    """How many files can still be made; None where the file system has no bound."""
-
-
 class Host(Fact, frozen=True):
     """The machine. Fractions are 0 to 1, sizes bytes."""
 
@@ -405,8 +391,6 @@ class Host(Fact, frozen=True):
     swap_total_bytes: int | None = None
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
-    disks: tuple[Disk, ...] = ()
-    """Of records that specdash 0.1 wrote."""
     swap_in_bytes_per_s: float | None = None
     """Read back from the swap since the look before: what processes wait for."""
     swap_out_bytes_per_s: float | None = None

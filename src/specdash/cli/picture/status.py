@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection  # noqa: TID251 - see `_ask`
+from ssl import SSLError
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
@@ -17,12 +19,16 @@ from specdash.core.status import DEFAULT_FORMAT, FRESH_S, STATUS_FIELDS, StatusN
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from specdash.core.target import Target
 
 ASK_S = 0.1
 """How long an unwatched server has to answer."""
+TLS_S = 1.0
+"""And how much longer over TLS, which takes some messages more."""
+LATE, FAILED = 0, -1
+"""In place of an answer's status."""
 MOST_BYTES = 4 * 1024 * 1024
 AWAY = {"down": ExitCode.UNREACHABLE, "unknown": ExitCode.UNREACHABLE, "unauthorized": ExitCode.BAD_INPUT}
 """States in which the line says nothing else, and the exit code, as `specdash snapshot` has it."""
@@ -65,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 def _say(form: str, fields: dict[str, str]) -> ExitCode:
     state = fields["state"]
     if state in AWAY:
-        print(f"{state.upper()} {fields['url']}")
+        why = f": {fields['reason']}" if fields.get("reason") else ""
+        print(f"{state.upper()} {fields['url']}{why}")
         return AWAY[state]
     print(status_line(form, fields))
     return ExitCode.OK
@@ -102,19 +109,20 @@ def asked(target: Target) -> dict[str, str]:
     from specdash.llama.server_answers import parse_health, parse_metrics, parse_props
     from specdash.system.text import UNKNOWN, clean, percent, rate
 
-    ends = time.monotonic() + ASK_S
+    connect, limit_s = _connector(target.url)
+    ends = time.monotonic() + limit_s
     fields = {**dict.fromkeys(STATUS_FIELDS, UNKNOWN), "url": target.url, "verdict": NEEDS_WATCHING}
     fields |= {"alerts": "", "alert": "", "why": "", "better": ""}
-    answers = _ask(target, ("/health", "/props"), ends)
-    status, body = answers.get("/health", (0, b""))
-    if not status:
-        return {**fields, "state": "busy" if "/health" in answers else "down"}
+    answers = _ask(target, connect, ("/health", "/props"), ends)
+    status, body = answers["/health"]
+    if status in (LATE, FAILED):
+        return {**fields, "state": "busy" if status == LATE else "down", "reason": clean(body.decode(), 200)}
     try:
         health = parse_health(status, body).status
-        props = parse_props(answers["/props"][1]) if answers.get("/props", (0,))[0] == 200 else None
+        props = parse_props(answers["/props"][1]) if answers["/props"][0] == 200 else None
     except ValueError:
         return {**fields, "state": "unknown"}
-    if answers.get("/props", (0,))[0] in (401, 403):
+    if answers["/props"][0] in (401, 403):
         return {**fields, "state": "unauthorized"}
     if health is not HealthStatus.OK:
         loading = health is HealthStatus.LOADING
@@ -126,7 +134,7 @@ def asked(target: Target) -> dict[str, str]:
     fields["model"] = clean(target.model or props.model_alias or (props.model_path or UNKNOWN).rsplit("/", 1)[-1], 60)
     if props.is_sleeping or (props.role == "router" and target.model is None):
         return fields
-    status, body = _ask(target, ("/metrics",), ends).get("/metrics", (0, b""))
+    status, body = _ask(target, connect, ("/metrics",), ends)["/metrics"]
     if status != 200:
         return fields
     try:
@@ -142,40 +150,55 @@ def asked(target: Target) -> dict[str, str]:
     return fields
 
 
-def _ask(target: Target, places: tuple[str, ...], ends: float) -> dict[str, tuple[int, bytes]]:
-    """Status and body of each; status 0 for one that has not answered in time, none for one without a listener."""
-    answers: dict[str, tuple[int, bytes]] = {}
+def _ask(
+    target: Target, connect: Callable[[], HTTPConnection], places: tuple[str, ...], ends: float
+) -> dict[str, tuple[int, bytes]]:
+    """Status and body of each; `LATE` for one that has not answered in time, `FAILED` and why where none can come,
+    which a listener's absence alone says by itself."""
+    # A server that is at work takes connections; one that does not shake hands speaks no TLS.
+    secured = urlsplit(target.url).scheme == "https"
+    answers = dict.fromkeys(places, (FAILED, b"TLS: no answer in time") if secured else (LATE, b""))
 
     def look(place: str) -> None:
         # A status line is printed every few seconds, and httpx takes longer to import than all of this may take.
-        connection = _connection(target.url)
+        connection = connect()
         try:
+            connection.connect()
+            answers[place] = (LATE, b"")
             connection.request("GET", urlsplit(target.url).path + place + query, headers=headers)
             reply = connection.getresponse()
             answers[place] = (reply.status, reply.read(MOST_BYTES))
         except TimeoutError:
-            answers[place] = (0, b"")
-        except (OSError, HTTPException, ValueError):
             return
+        except ConnectionRefusedError:
+            answers[place] = (FAILED, b"")
+        except SSLError as error:
+            answers[place] = (FAILED, f"TLS: {getattr(error, 'verify_message', '') or error.reason}".encode())
+        except OSError as error:
+            answers[place] = (FAILED, str(error.strerror or error).encode())
+        except (HTTPException, ValueError):
+            answers[place] = (FAILED, b"the answer is not HTTP")
         finally:
             connection.close()
 
     query = "?" + urlencode({"model": target.model, "autoload": "false"}) if target.model else ""
     headers = {"Authorization": f"Bearer {target.api_key.strip()}"} if target.api_key else {}
-    threads = {place: threading.Thread(target=look, args=(place,), daemon=True) for place in places}
-    for thread in threads.values():
+    threads = [threading.Thread(target=look, args=(place,), daemon=True) for place in places]
+    for thread in threads:
         thread.start()
-    for place, thread in threads.items():
+    for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
-        if thread.is_alive():
-            answers.setdefault(place, (0, b""))
     return dict(answers)
 
 
-def _connection(url: str) -> HTTPConnection:
+def _connector(url: str) -> tuple[Callable[[], HTTPConnection], float]:
+    """What makes a connection, and how long the server has to answer."""
     place = urlsplit(url)
     if place.scheme != "https":
-        return HTTPConnection(place.hostname or "", place.port, timeout=ASK_S)
+        return partial(HTTPConnection, place.hostname or "", place.port, timeout=ASK_S), ASK_S
     from specdash.system.http import tls_context
 
-    return HTTPSConnection(place.hostname or "", place.port, timeout=ASK_S, context=tls_context(url))
+    # Reading the authorities takes as long as an answer may, and is not the server's time.
+    limit_s = ASK_S + TLS_S
+    more = {"timeout": limit_s, "context": tls_context(url)}
+    return partial(HTTPSConnection, place.hostname or "", place.port, **more), limit_s
