@@ -114,6 +114,7 @@ def test_a_call_as_llama_cpp_streams_it() -> None:
             [[call(0, "a", "weather", '{"city":')], [call(0, None, "weather", '"Oslo"}')]], id="name repeated"
         ),
         pytest.param([[call(0, "a", "weather", None), call(0, args=WEATHER)]], id="one call twice in a chunk"),
+        pytest.param([[call(0, "a", "weather", {"city": "Oslo"})]], id="an object instead of JSON"),
     ],
 )
 def test_one_call_in_any_shape_is_the_same_call(deltas: list[list[dict[str, Any]]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
@@ -258,7 +259,10 @@ class AnswerAssembler:
             self.upstream_ids.append(_text_of(entry.get("id")))
             pieces.append(start)
         self._deltas += 1
-        if arguments := _text_of(function.get("arguments")):
+        arguments = function.get("arguments")
+        # Some upstreams send an object instead of its JSON.
+        arguments = msgspec.json.encode(arguments).decode() if isinstance(arguments, dict) else _text_of(arguments)
+        if arguments:
             self._arguments[number].append(arguments)
             pieces.append(Arguments(number, arguments))
 

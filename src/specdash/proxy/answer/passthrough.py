@@ -61,7 +61,7 @@ async def handle_chat(request: Request) -> Response:
         commit_s=settings.commit_delay if event.stream else math.inf,
         ping_s=settings.ping_interval,
         idle=lambda: HELD_COMMENT if proxy.gate.held and not exchange.is_passing else b"",
-        failure=lambda error: b"data: " + msgspec.json.encode(error.openai()) + b"\n\n",
+        failure=lambda error: exchange.line_end + b"data: " + msgspec.json.encode(error.openai()) + b"\n\n",
         ended=exchange.ended,
     )
 
@@ -78,6 +78,8 @@ class _Exchange:
         self._answer = AnswerAssembler()
         self.is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""
+        self.line_end = b""
+        """What ends the event that broke off."""
 
     def ended(self, outcome: RequestOutcome, error: ApiError | None = None) -> None:
         """Record the end, once."""
@@ -125,8 +127,8 @@ class _Exchange:
                     raise await reply.error()
                 return await self._passed(reply)
             stream.headers["content-type"] = reply.headers["content-type"]
-            async for data in _reads(reply, self._answer.chunk):
-                self.is_passing = True
+            async for data in _reads(reply, self._answer, self._answer.chunk):
+                self.is_passing, self.line_end = True, b"" if data.endswith(b"\n") else b"\n\n"
                 await stream.write(data)
                 if self._active.ttft_s is None and self._answer.started:
                     self._active.first_content()
@@ -147,10 +149,8 @@ class _Exchange:
         async with self._proxy.upstream.open(body, PATH) as reply:
             if wanted is None or not _is_stream(reply):
                 return await self._passed(reply)
-            async for _ in _reads(reply, take):
+            async for _ in _reads(reply, answer, take):
                 pass
-        if answer.finish_reason is None and answer.error is None:
-            raise UpstreamBrokenError(502, "the upstream broke off its answer")
         status, text = whole_completion(answer, "".join(thoughts), seen)
         return self._done(status, text, {"content-type": _LLAMA_JSON})
 
@@ -178,13 +178,17 @@ def _is_stream(reply: UpstreamReply) -> bool:
     return reply.status == 200 and reply.content_type.startswith("text/event-stream")
 
 
-async def _reads(reply: UpstreamReply, take: Callable[[dict[str, Any]], object]) -> AsyncIterator[bytes]:
-    """The bytes of a stream as they come; `take` gets its chunks before."""
+async def _reads(
+    reply: UpstreamReply, answer: AnswerAssembler, take: Callable[[dict[str, Any]], object]
+) -> AsyncIterator[bytes]:
+    """The bytes of a stream as they come; `take` gets its chunks for `answer` before. Raises `UpstreamBrokenError`."""
     decoder = ChatDecoder()
     while data := await reply.read():
         for chunk in decoder.feed(data):
             take(chunk)
         yield data
+    if answer.finish_reason is None and answer.error is None and not decoder.done:
+        raise UpstreamBrokenError(502, "the upstream broke off its answer")
 
 
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
