@@ -22,6 +22,7 @@ from specdash.proxy.gate import RetryPolicy, admitted
 from specdash.proxy.http.responses import ApiError, EventStream, client_host, load_object, object_of, read_body
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
+from specdash.proxy.translate.translate import TELLING
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, use_model
 
@@ -193,31 +194,27 @@ async def _reads(
 
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
 
-_NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_fields", "modalities", "audio")
-"""Fields whose effect on a whole answer cannot be read from the stream."""
-_TELLING = ("timings_per_token", "return_progress")
+_IN_A_STREAM = frozenset({
+    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens",
+    "n_predict", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty",
+    "response_format", "user", "metadata", "reasoning_effort", "chat_template_kwargs", "cache_prompt", "ignore_eos"
+})  # fmt: skip
+"""Fields whose effect on a whole answer can be read from its stream."""
 
 
 def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
     """What to ask for besides, to get the same answer as a stream; None when the whole could not be rebuilt from it."""
-    stream, options, messages = chat.get("stream"), chat.get("stream_options"), chat.get("messages")
-    if not (stream is None or stream is False) or not (options is None or isinstance(options, dict)):
-        return None
-    if any(chat.get(name) is not None and not isinstance(chat[name], bool) for name in _TELLING):
+    messages = chat.get("messages")
+    if not all(
+        name in _IN_A_STREAM or value is None or value is False or (name, value) == ("n", 1)
+        for name, value in chat.items()
+    ):
         return None
     last = messages[-1] if isinstance(messages, list) and messages else None
     if isinstance(last, dict) and last.get("role") == "assistant":
         # Whether a stream echoes the prefill, which the whole does, differs between builds.
         return None
-    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(
-        chat.get(name) not in (None, 1) for name in ("n", "n_cmpl")
-    ):
-        return None
-    if chat.get("reasoning_format") == "deepseek-legacy":
-        # Some builds put the thoughts into the content of a stream, and of a stream only.
-        return None
-    telling = dict.fromkeys(_TELLING, True)
-    return {"stream": True, **telling, "stream_options": {**(options or {}), "include_usage": True}}
+    return TELLING
 
 
 def whole_completion(answer: AnswerAssembler, thoughts: str, seen: Mapping[str, Any]) -> tuple[int, bytes]:

@@ -341,6 +341,6 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
                 raise
             continue
         tokens = (object_of(answer.decode("utf-8", "replace")) or {}).get("input_tokens")
-        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
+        if isinstance(tokens, int) and tokens >= 0:
             return tokens
         raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)
