@@ -205,10 +205,8 @@ _IN_A_STREAM = frozenset({
 def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
     """What to ask for besides, to get the same answer as a stream; None when the whole could not be rebuilt from it."""
     messages = chat.get("messages")
-    if not all(
-        name in _IN_A_STREAM or value is None or value is False or (name, value) == ("n", 1)
-        for name, value in chat.items()
-    ):
+    used = {name for name, value in chat.items() if not (value is None or value is False or (name, value) == ("n", 1))}
+    if not used <= _IN_A_STREAM:
         return None
     last = messages[-1] if isinstance(messages, list) and messages else None
     if isinstance(last, dict) and last.get("role") == "assistant":

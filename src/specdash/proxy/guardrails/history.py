@@ -141,9 +141,7 @@ def cut_back(
 
 def _name(message: Message) -> str:
     """The words and calls of the message. Thinking is left out: clients drop it from older turns."""
-    return digest(
-        texts_of(message), [[call["id"], call["name"], call["input"]] for call in blocks_of(message, "tool_use")]
-    )
+    return digest(blocks_of(message, "text"), blocks_of(message, "tool_use"))
 
 
 # Estimates of prompt tokens from the size of what is sent; the session's scale calibrates them with real counts.
