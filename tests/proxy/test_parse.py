@@ -150,6 +150,11 @@ class TestRefusals:
                 {"type": "tool", "name": "web_search"},
                 "tool_choice.name: this tool runs at Anthropic only, no local model can call it",
             ),
+            (
+                ("output_config",),
+                {"format": {"type": "xml"}},
+                "output_config.format.type: Input should be 'json_schema'",
+            ),
             (("stream",), 1, "stream: Input should be a valid boolean"),
             (("temperature",), 2.1, "temperature: Input should be less than or equal to 2"),
             (("top_p",), -0.1, "top_p: Input should be greater than or equal to 0"),

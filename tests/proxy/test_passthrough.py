@@ -64,7 +64,7 @@ class TestBytes:
             await call.begin()
             await call.chunk(PIECES[0][:10])
             await go_on.wait()
-            await call.chunk(PIECES[0][10:])
+            await call.chunk(PIECES[0][10:] + PIECES[3])
             await call.chunk()
 
         async with (
@@ -74,7 +74,13 @@ class TestBytes:
             pieces = answer.aiter_raw()
             assert await anext(pieces) == PIECES[0][:10]
             go_on.set()
-            assert await anext(pieces) == PIECES[0][10:]
+            assert await anext(pieces) == PIECES[0][10:] + PIECES[3]
+
+    async def test_a_stream_that_ends_within_an_event_ends_with_an_error(self) -> None:
+        async with proxied(says_llama(PIECES[0], b'data: {"cho')) as (proxy, _):
+            answer = await proxy.client.post(PATH, content=BODY)
+            rest = answer.content.removeprefix(PIECES[0] + b'data: {"cho\n\ndata: ')
+            assert msgspec.json.decode(rest)["error"]["message"] == "the upstream broke off its answer"
 
     @pytest.mark.parametrize("status", [200, 404])
     async def test_a_whole_answer_is_unchanged_whatever_its_status(self, status: int) -> None:

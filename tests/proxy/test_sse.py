@@ -135,12 +135,3 @@ def test_arguments_of_a_call_that_has_ended_are_an_error_of_the_upstream() -> No
         tell(order, [("tool", 0), ("arguments", 0, '{"a":'), ("tool", 1)])
         with pytest.raises(ApiError, match="after another has begun"):
             order.add(Arguments(0, "1}"))
-
-
-def test_pieces_of_an_unknown_call_and_a_call_begun_twice_are_errors_of_the_program() -> None:
-    writer = begun_writer()
-    with pytest.raises(ValueError, match="has not begun"):
-        writer.add(Arguments(0, "{}"))
-    writer.add(tool(0))
-    with pytest.raises(ValueError, match="begun twice"):
-        writer.add(tool(0))

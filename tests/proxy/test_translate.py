@@ -160,6 +160,12 @@ def test_a_failed_tool_says_so_once(content: Any, wanted: str) -> None:
     ("block", "wanted"),
     [
         ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}, "plain"),
+        (
+            {"type": "document", "title": "T", "context": "C", "source": {"type": "content", "content": [text("a")]}},
+            "T\n\nC\n\na",
+        ),
+        ({"type": "document", "source": {"type": "content", "content": "a"}}, "a"),
+        ({"type": "search_result", "source": "s", "title": "T", "content": [text("a"), text("b")]}, "T\n\na\n\nb"),
         ({"type": "document", "source": {"type": "base64"}}, "[document: it cannot be read here]"),
         ({"type": "search_result", "source": "s"}, "[search_result: it cannot be read here]"),
         ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "[image: it cannot be read here]"),
@@ -308,3 +314,11 @@ def test_text_around_the_header_and_a_user_who_quotes_it_are_left_alone(joint: s
     assert steady(quoted) == quoted
     body = body_of([{"role": "user", "content": header()}])
     assert chat_body(parse_messages(msgspec.json.encode(body)), "m")["messages"][0]["content"] == header()
+
+
+@pytest.mark.parametrize("field", ["output_format", "output_config"])
+def test_the_schema_of_an_answer_becomes_the_response_format(field: str) -> None:
+    wanted = {"type": "json_schema", "schema": {"type": "object"}}
+    found = body(**{field: {"format": wanted} if field == "output_config" else wanted})
+    assert found["response_format"] == {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    assert "response_format" not in body(output_config={"effort": "low"})

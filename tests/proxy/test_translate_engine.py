@@ -96,3 +96,16 @@ def test_pictures_are_refused_by_a_model_without_eyes(port: int) -> None:
         chunks(port, chat_body(request, "m", max_tokens=1))
     with caught.value:
         assert "image input is not supported" in caught.value.read().decode()
+
+
+@pytest.mark.parametrize("tools", [None, [READ]])
+def test_an_answer_fits_the_schema_it_is_asked_to_fit(port: int, tools: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": "b"}}, "required": ["a"], "additionalProperties": False}
+    request = parse_messages(
+        msgspec.json.encode(
+            body_of([USER], tools=tools, output_config={"format": {"type": "json_schema", "schema": schema}})
+        )
+    )
+    found = chunks(port, chat_body(request, "m", max_tokens=200))
+    answer = "".join(choice["delta"].get("content") or "" for entry in found for choice in entry.get("choices", ()))
+    assert json.loads(answer) == {"a": "b"}

@@ -104,6 +104,36 @@ def test_a_written_call_is_made_a_real_one_at_once(way: Way, upstream: FaultUpst
     assert {"malformed_tool:detected", "malformed_tool:recovered"} <= set(marks(way.proxy, seen))
 
 
+SENTENCE = "(The model ended its turn without an answer.)"
+LISTED = f"- Hermes: {HERMES}\n- Qwen: <function=read_file>"
+SAMPLE = HERMES.replace("a.py", "...")
+BESIDE = {
+    "analysis": (Script((*says("<|channel|>analysis<|message|>", "secret"), *stops("stop"))), SENTENCE, [], 2),
+    "opening": (Script((*says("Ok.\n<tool_call>\n"), *calls("read_file", {"path": "a.py"}), *stops("tool_calls"))),
+                "Ok.\n", CALLED, 1),
+    "twice": (Script((*says(HERMES), *calls("read_file", {"path": "a.py"}), *stops("tool_calls"))), "", CALLED, 1),
+    "closing": (Script((*calls("read_file", {"path": "a.py"}), *says("\n", "</tool_call>"), *stops("tool_calls"))),
+                "", CALLED, 1),
+    "list": (answers(LISTED), LISTED, [], 1),
+    "sample": (answers(SAMPLE), SAMPLE, [], 1),
+    "stop sequence": (answers("I look.\n", HERMES), "I look.\n", CALLED, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "text", "called", "asked"), BESIDE.values(), ids=BESIDE)
+def test_markup_of_calls_is_shown_where_it_is_quoted_and_nowhere_else(
+    way: Way, upstream: FaultUpstream, script: Script, text: str, called: list[Any], asked: int
+) -> None:
+    upstream.otherwise = script
+    more: dict[str, Any] = {"stop_sequences": ["</tool_call>"]} if text == "I look.\n" else {}
+    seen = way.ask(turn(tools=TOOLS, **more))
+    assert (seen.text, seen.calls, len(upstream.chats)) == (text, called, asked)
+    assert len([block for block in seen.content if block["type"] == "text"]) == bool(text)
+    assert seen.message is not None
+    assert seen.message["stop_reason"] == ("tool_use" if called else "end_turn")
+    assert seen.message["stop_sequence"] is None
+
+
 def test_calls_that_the_client_refuses_are_not_made_of_text(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = Script((*says(HERMES), *stops("stop")))
     seen = way.ask(turn(tools=TOOLS, tool_choice={"type": "none"}))

@@ -133,7 +133,7 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "PROXY_MAX_CLIENTS": _IN_FRONT,
     "PROXY_MAX_HEADER_KIB": _FIXED.format("64 KiB where other machines can connect"),
     "PROXY_MAX_SESSIONS": _FIXED.format("512, the longest idle is forgotten first"),
-    "PROXY_MAX_TOKENS_CAP": "max_tokens is always lowered to what the context window has left",
+    "PROXY_MAX_TOKENS_CAP": "llama-server ends an answer itself where the context is full",
     "PROXY_REPETITION_CHARS": _FIXED.format("10,000 characters; PROXY_REPETITION_CUT turns it off"),
     "PROXY_SESSION_TTL_SECS": _FIXED.format("2 hours without a request"),
     "ssh": "~/.ssh/config says how a machine is reached; specdash there is on the PATH or linked into ~/.local/bin",

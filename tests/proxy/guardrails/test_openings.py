@@ -94,13 +94,18 @@ CALL: list[Piece] = [ToolStart(0, "toolu_1", "Read"), Arguments(0, "{}")]
     [
         (texts("See\n<", "tool_", "x", "y"), texts("See\n<", "tool_", "x", "y")),
         (
-            [*texts("<tool_call>", "{"), *CALL, *texts("\n</tool_call>\n")],
-            [*texts("<tool_call>", "{"), *CALL, *texts("\n</tool_call>\n")],
+            [*texts("Ok.\n", "<tool_call>\n"), *CALL, *texts("\n", "</tool_call>\n")],
+            [Text("Ok.\n"), *CALL],
+        ),
+        ([Text(HERMES), *CALL, *texts("\n", "Done.")], [*CALL, Text("\n"), Text("Done.")]),
+        (
+            [*texts("Here is an example:\n", HERMES), *CALL],
+            [*texts("Here is an example:\n", HERMES), *CALL],
         ),
         ([Text("See\n<to"), Thinking("hm"), Text("p>")], [Thinking("hm"), *texts("See\n<to", "p>")]),
     ],
 )
-def test_what_is_refuted_or_stands_before_a_real_call_is_released(sent: list[Piece], passed: list[Piece]) -> None:
+def test_what_is_refuted_is_released_and_markup_beside_a_call_dropped(sent: list[Piece], passed: list[Piece]) -> None:
     assert held(sent)[0] == passed
 
 

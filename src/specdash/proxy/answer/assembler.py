@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
@@ -78,8 +79,6 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""An event that grows past this is an upstream gone wrong, not an answer."""
 _SHOWN = 200
 
 
@@ -93,7 +92,7 @@ class ChatDecoder:
     def __init__(self) -> None:
         self._rest = b""
         self.done = False
-        """`[DONE]` was seen, or the stream is given up; nothing after it counts."""
+        """`[DONE]` was seen; nothing after it counts."""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The chunks that the next bytes of the stream, cut anywhere, complete."""
@@ -105,9 +104,6 @@ class ChatDecoder:
                 self.done = True
             else:
                 yield _chunk(text)
-        if len(self._rest) > MAX_EVENT_BYTES and not self.done:
-            self.done = True
-            yield _failed(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
 
 
 def _chunk(text: bytes) -> dict[str, Any]:
@@ -117,11 +113,8 @@ def _chunk(text: bytes) -> dict[str, Any]:
         found = None
     if isinstance(found, dict):
         return found
-    return _failed(f"the upstream sent an event that is not a JSON object: {text[:_SHOWN].decode('utf-8', 'replace')}")
-
-
-def _failed(message: str) -> dict[str, Any]:
-    return {"error": {"type": "api_error", "message": message}}
+    shown = text[:_SHOWN].decode("utf-8", "replace")
+    return {"error": {"type": "api_error", "message": f"the upstream sent an event that is not a JSON object: {shown}"}}
 
 
 _COUNTS = ("usage", "timings", "prompt_progress")
@@ -258,7 +251,10 @@ class AnswerAssembler:
             self.upstream_ids.append(_text_of(entry.get("id")))
             pieces.append(start)
         self._deltas += 1
-        if arguments := _text_of(function.get("arguments")):
+        arguments = function.get("arguments")
+        # Some upstreams send an object instead of its JSON.
+        arguments = msgspec.json.encode(arguments).decode() if isinstance(arguments, dict) else _text_of(arguments)
+        if arguments:
             self._arguments[number].append(arguments)
             pieces.append(Arguments(number, arguments))
 

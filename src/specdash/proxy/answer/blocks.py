@@ -101,8 +101,7 @@ TOOL = "tool_use"
 class BlockOrder:
     """Passes on the pieces of an answer whose blocks come one after another, as llama.cpp sends them.
 
-    A piece of another block ends the one before. A piece of an unknown call, or a call begun twice, is an error of the
-    program.
+    A piece of another block ends the one before.
     """
 
     def __init__(self) -> None:
@@ -119,8 +118,6 @@ class BlockOrder:
         if isinstance(piece, Pause | End) or (not isinstance(piece, ToolStart) and not piece.text):
             return
         if isinstance(piece, Arguments):
-            if piece.index not in self.calls:
-                raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
             if piece.index != self._call:
                 raise ApiError(502, "the upstream sends arguments of a call after another has begun")
             self._take(piece)
@@ -131,8 +128,6 @@ class BlockOrder:
         elif isinstance(piece, Thinking):
             self.has_thinking = True
         else:
-            if piece.index in self.calls:
-                raise ValueError(f"tool call {piece.index} begun twice")
             self.calls[piece.index] = piece
             self._call = piece.index
         self._take(piece)

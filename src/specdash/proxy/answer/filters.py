@@ -9,14 +9,15 @@ from msgspec import Struct, field
 
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import END, Arguments, End, MessageBuilder, Text, Thinking, ToolStart
-from specdash.proxy.guardrails.written import Openings
+from specdash.proxy.guardrails.written import Openings, written_at_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 
     from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.answer.turn import PreparedRequest
     from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.translate.parse import Tool
 
     Pieces = AsyncGenerator[Piece, None]
 
@@ -34,6 +35,8 @@ class Attempt(Struct):
     """The rest is not wanted."""
     stop_text: str | None = None
     """The stop sequence that ended the text."""
+    stopped: int = 0
+    """Characters of the answer's text from there on."""
     has_repeated: bool = False
     """The text was cut because it repeated itself."""
     hidden: list[str] = field(default_factory=list)
@@ -47,10 +50,15 @@ class Attempt(Struct):
         """The calls that count: those past the client's limit do not, nor need they be whole."""
         return self.answer.tool_calls()[: self.limit]
 
+    @property
+    def text(self) -> str:
+        """The visible text, up to its stop sequence."""
+        return self.answer.text()[: self.answer.text_chars - self.stopped]
+
     def split(self, start: int) -> tuple[str, str]:
-        """What is held before `start`, an offset in the answer's text, and from there on."""
+        """What is held before `start`, an offset in the text, and from there on."""
         held = "".join(self.held)
-        at = max(0, start - self.answer.text_chars + len(held))
+        at = max(0, start - self.answer.text_chars + self.stopped + len(held))
         return held[:at], held[at:]
 
 
@@ -66,7 +74,7 @@ def filtered(
     choice = request.tool_choice
     is_refused = choice.kind == "none" and not choice.is_ours and bool(tools)
     attempt.limit = 0 if is_refused else None if choice.parallel else 1
-    names = frozenset(tool.name for tool in tools) if tools and settings.malformed_tool_guardrail else None
+    names = {tool.name: tool for tool in tools} if tools and settings.malformed_tool_guardrail else None
     if settings.repetition_cut:
         source = until_repeated(source, attempt)
     if not thinking:
@@ -167,7 +175,7 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
         stop = whole.search(held)
         # A longer stop that begins before may still come.
         if stop is not None and stop.start() <= settled:
-            attempt.is_cut, attempt.stop_text = True, stop[0]
+            attempt.is_cut, attempt.stop_text, attempt.stopped = True, stop[0], len(held) - stop.start()
             if stop.start():
                 yield Text(held[: stop.start()])
             yield END
@@ -189,28 +197,34 @@ def _settled(text: str, stops: Sequence[str]) -> int:
     return len(text)
 
 
-async def with_held_calls(source: Pieces, attempt: Attempt, offered: Collection[str]) -> Pieces:
+async def with_held_calls(source: Pieces, attempt: Attempt, offered: Mapping[str, Tool]) -> Pieces:
     """Hold text back from where a written call may begin; what is held to the end stays in `attempt.held`.
 
-    A real call says that the upstream's parser works: what is held is text.
+    Beside a real call, the upstream's parser has done its work: markup of calls is dropped there, and blanks behind it.
     """
-    openings: Openings | None = Openings(offered)
+    openings, text = Openings(offered), ""
+    has_calls = is_blank = False
     held, waiting = attempt.held, 0
     async for piece in source:
-        if openings is not None and piece.__class__ is Text:
+        if piece.__class__ is Text:
             openings.feed(piece.text)
+            text += piece.text
             held.append(piece.text)
             waiting += len(piece.text)
+            is_blank = is_blank and not text[: len(text) - openings.held].strip()
             # Fragments go on as they came.
-            while held and waiting - len(held[0]) >= openings.held:
+            while held and waiting - len(held[0]) >= openings.held and not is_blank:
                 waiting -= len(held[0])
                 yield Text(held.pop(0))
             continue
-        if openings is not None and piece.__class__ is ToolStart:
-            openings = None
-            for text in held:
-                yield Text(text)
+        if piece.__class__ is ToolStart or (piece.__class__ is End and has_calls):
+            written = written_at_end(text, offered) if held else None
+            left = "".join(held) if written is None else "".join(held)[: max(0, written.start - len(text) + waiting)]
+            if left and not (is_blank and left.isspace()):
+                yield Text(left)
             held.clear()
+            openings, text, waiting = Openings(offered), "", 0
+            has_calls = is_blank = True
         yield piece
 
 

@@ -22,6 +22,7 @@ from specdash.proxy.gate import RetryPolicy, admitted
 from specdash.proxy.http.responses import ApiError, EventStream, client_host, load_object, object_of, read_body
 from specdash.proxy.sessions import session_id
 from specdash.proxy.telemetry import LONGEST_NAME
+from specdash.proxy.translate.translate import TELLING
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, use_model
 
@@ -61,7 +62,7 @@ async def handle_chat(request: Request) -> Response:
         commit_s=settings.commit_delay if event.stream else math.inf,
         ping_s=settings.ping_interval,
         idle=lambda: HELD_COMMENT if proxy.gate.held and not exchange.is_passing else b"",
-        failure=lambda error: b"data: " + msgspec.json.encode(error.openai()) + b"\n\n",
+        failure=lambda error: exchange.line_end + b"data: " + msgspec.json.encode(error.openai()) + b"\n\n",
         ended=exchange.ended,
     )
 
@@ -78,6 +79,8 @@ class _Exchange:
         self._answer = AnswerAssembler()
         self.is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""
+        self.line_end = b""
+        """What ends the event that broke off."""
 
     def ended(self, outcome: RequestOutcome, error: ApiError | None = None) -> None:
         """Record the end, once."""
@@ -125,8 +128,8 @@ class _Exchange:
                     raise await reply.error()
                 return await self._passed(reply)
             stream.headers["content-type"] = reply.headers["content-type"]
-            async for data in _reads(reply, self._answer.chunk):
-                self.is_passing = True
+            async for data in _reads(reply, self._answer, self._answer.chunk):
+                self.is_passing, self.line_end = True, b"" if data.endswith(b"\n") else b"\n\n"
                 await stream.write(data)
                 if self._active.ttft_s is None and self._answer.started:
                     self._active.first_content()
@@ -147,10 +150,8 @@ class _Exchange:
         async with self._proxy.upstream.open(body, PATH) as reply:
             if wanted is None or not _is_stream(reply):
                 return await self._passed(reply)
-            async for _ in _reads(reply, take):
+            async for _ in _reads(reply, answer, take):
                 pass
-        if answer.finish_reason is None and answer.error is None:
-            raise UpstreamBrokenError(502, "the upstream broke off its answer")
         status, text = whole_completion(answer, "".join(thoughts), seen)
         return self._done(status, text, {"content-type": _LLAMA_JSON})
 
@@ -178,42 +179,40 @@ def _is_stream(reply: UpstreamReply) -> bool:
     return reply.status == 200 and reply.content_type.startswith("text/event-stream")
 
 
-async def _reads(reply: UpstreamReply, take: Callable[[dict[str, Any]], object]) -> AsyncIterator[bytes]:
-    """The bytes of a stream as they come; `take` gets its chunks before."""
+async def _reads(
+    reply: UpstreamReply, answer: AnswerAssembler, take: Callable[[dict[str, Any]], object]
+) -> AsyncIterator[bytes]:
+    """The bytes of a stream as they come; `take` gets its chunks for `answer` before. Raises `UpstreamBrokenError`."""
     decoder = ChatDecoder()
     while data := await reply.read():
         for chunk in decoder.feed(data):
             take(chunk)
         yield data
+    if answer.finish_reason is None and answer.error is None and not decoder.done:
+        raise UpstreamBrokenError(502, "the upstream broke off its answer")
 
 
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
 
-_NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_fields", "modalities", "audio")
-"""Fields whose effect on a whole answer cannot be read from the stream."""
-_TELLING = ("timings_per_token", "return_progress")
+_IN_A_STREAM = frozenset({
+    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens",
+    "n_predict", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty",
+    "response_format", "user", "metadata", "reasoning_effort", "chat_template_kwargs", "cache_prompt", "ignore_eos"
+})  # fmt: skip
+"""Fields whose effect on a whole answer can be read from its stream."""
 
 
 def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
     """What to ask for besides, to get the same answer as a stream; None when the whole could not be rebuilt from it."""
-    stream, options, messages = chat.get("stream"), chat.get("stream_options"), chat.get("messages")
-    if not (stream is None or stream is False) or not (options is None or isinstance(options, dict)):
-        return None
-    if any(chat.get(name) is not None and not isinstance(chat[name], bool) for name in _TELLING):
+    messages = chat.get("messages")
+    used = {name for name, value in chat.items() if not (value is None or value is False or (name, value) == ("n", 1))}
+    if not used <= _IN_A_STREAM:
         return None
     last = messages[-1] if isinstance(messages, list) and messages else None
     if isinstance(last, dict) and last.get("role") == "assistant":
         # Whether a stream echoes the prefill, which the whole does, differs between builds.
         return None
-    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(
-        chat.get(name) not in (None, 1) for name in ("n", "n_cmpl")
-    ):
-        return None
-    if chat.get("reasoning_format") == "deepseek-legacy":
-        # Some builds put the thoughts into the content of a stream, and of a stream only.
-        return None
-    telling = dict.fromkeys(_TELLING, True)
-    return {"stream": True, **telling, "stream_options": {**(options or {}), "include_usage": True}}
+    return TELLING
 
 
 def whole_completion(answer: AnswerAssembler, thoughts: str, seen: Mapping[str, Any]) -> tuple[int, bytes]:

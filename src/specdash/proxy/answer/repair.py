@@ -130,25 +130,29 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
 
 def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
     """Judge a complete answer."""
-    if attempt.stop_text is not None or attempt.has_repeated:
+    if attempt.has_repeated:
         return _GOOD
     request, tools, settings = turn.prepared.request, turn.prepared.tools, turn.settings
     answer, calls = attempt.answer, attempt.calls
-    text = answer.text()
-    is_truncated = answer.finish_reason == "length"
+    text = attempt.text
+    is_stopped, is_truncated = attempt.stop_text is not None, answer.finish_reason == "length"
     if settings.malformed_tool_guardrail and tools:
         offered = {tool.name: tool for tool in tools}
-        for at, call in enumerate(calls, 1):
+        for at, call in enumerate(() if is_stopped else calls, 1):
             if fault := call_fault(call, offered, is_cut=is_truncated and at == len(calls)):
                 return AnswerVerdict(Guardrail.MALFORMED_TOOL, fault)
         if not calls and attempt.limit != 0:
             written = written_at_end(text, offered, is_truncated=is_truncated) if attempt.held else echoed_rules(text)
-            if written is not None:
-                return AnswerVerdict(Guardrail.MALFORMED_TOOL if written.fault else None, written.fault, written)
-        if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated:
+            if written is not None and (written.calls or not is_stopped):
+                is_empty = not (written.calls or written.text.strip() or text[: written.start].strip() or is_truncated)
+                found = Guardrail.MALFORMED_TOOL if written.fault else Guardrail.EMPTY_RESPONSE if is_empty else None
+                return AnswerVerdict(found, written.fault, written)
+        if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated and not is_stopped:
             detail = "tool_choice demands a call, and none came"
             missing = ToolUseFault("missing_call", request.tool_choice.name, detail)
             return AnswerVerdict(Guardrail.MALFORMED_TOOL, missing, Written(len(text)))
+    if is_stopped:
+        return _GOOD
     if not is_truncated and not calls and not text.strip():
         return AnswerVerdict(Guardrail.EMPTY_RESPONSE)
     if (
@@ -156,7 +160,7 @@ def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
         and is_unexpected_end(request, text, calls, answer.finish_reason)
         and not has_been_added_to(turn.request.messages, text)
     ):
-        return AnswerVerdict(Guardrail.UNEXPECTED_END)
+        return AnswerVerdict(Guardrail.UNEXPECTED_END, written=Written(len(text)))
     return _GOOD
 
 
@@ -189,13 +193,13 @@ def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
 
 async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Attempt) -> Pieces:
     """What completes a bad answer: the better one of another attempt, else the best use of this one."""
-    shown, session, before, held = turn.given, turn.session, "".join(first.held), ""
+    shown, session = turn.given, turn.session
+    before, held = first.split(bad.written.start)
     facts: dict[str, Any] = {}
     if bad.tool_use is not None:
         session.malformed_streak += 1
         session.malformed_total += 1
         facts = {"streak": session.malformed_streak, "kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
-        before, held = first.split(bad.written.start)
     session.unexpected_ends += fault is Guardrail.UNEXPECTED_END
     turn.note(fault, GuardrailAction.DETECTED, **facts)
     yield Text(before)

@@ -110,11 +110,12 @@ def prepare(
     thinking_off = bool(request.tools) and settings.disable_thinking_on_tool_turns
     if thinking_off:
         notes.append(GuardrailNote(Guardrail.THINKING_OFF, GuardrailAction.APPLIED))
-    prompt = request_tokens(request)
-    limit, note = max_tokens(request, round(prompt * session.scale), window, settings)
+    limit, note = max_tokens(request, settings)
     notes.append(note)
     body = chat_body(request, model, max_tokens=limit, thinking_off=thinking_off)
-    return PreparedRequest(request, body, prompt, prefill_of(request), tools, [note for note in notes if note])
+    return PreparedRequest(
+        request, body, request_tokens(request), prefill_of(request), tools, [note for note in notes if note]
+    )
 
 
 class Turn:
@@ -259,9 +260,9 @@ class Turn:
         given, attempt = self.given, self.attempt
         if not (given.calls or given.has_text or given.has_thinking or attempt.stop_text):
             yield Text(NOTHING)
-        self._stop_text = attempt.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
-        self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
+        self._stop_reason = stop_reason_of(finish, bool(given.calls), attempt.stop_text)
+        self._stop_text = attempt.stop_text if self._stop_reason == "stop_sequence" else None
 
 
 async def handle_messages(request: Request) -> Response:
@@ -342,6 +343,6 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
                 raise
             continue
         tokens = (object_of(answer.decode("utf-8", "replace")) or {}).get("input_tokens")
-        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
+        if isinstance(tokens, int) and tokens >= 0:
             return tokens
         raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

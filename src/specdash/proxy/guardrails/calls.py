@@ -57,13 +57,7 @@ def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, is_cut: bool = Fa
     return None
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "boolean": (bool,),
-    "object": (dict,),
-    "array": (list,),
-    "null": (type(None),),
-}
+_TYPES: dict[str, type] = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
 
 
 def problem(tool: Tool, value: Any) -> str | None:
@@ -84,10 +78,10 @@ def problem(tool: Tool, value: Any) -> str | None:
 
 
 def json_type(value: Any) -> str:
-    """The JSON type of a parsed value."""
+    """The JSON type of a parsed value; 1.0 is an integer too."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return "integer" if isinstance(value, int) else "number"
-    return next((name for name, types in _TYPES.items() if isinstance(value, types)), "unknown")
+        return "integer" if value % 1 == 0 else "number"
+    return next((name for name, kind in _TYPES.items() if isinstance(value, kind)), "unknown")
 
 
 def types_of(schema: Any) -> frozenset[str] | None:
@@ -109,18 +103,11 @@ def _declared(schema: Any) -> frozenset[str] | None:
 
 def _value_problem(value: Any, schema: dict[str, Any]) -> str | None:
     types, choices = types_of(schema), schema.get("enum")
-    if types is not None and not any(_is(value, kind) for kind in types):
-        return f"{json_type(value)}, not {' or '.join(sorted(types))}"
+    kind = json_type(value)
+    fitting = {kind, "number"} if kind == "integer" else {kind}
+    if types is not None and types <= {*_TYPES, "integer", "number"} and not types & fitting:
+        return f"{kind}, not {' or '.join(sorted(types))}"
     allowed = [schema["const"]] if "const" in schema else choices if isinstance(choices, list) else []
     # In JSON true is not 1.
     same = (value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed)
     return "not one of its allowed values" if allowed and not any(same) else None
-
-
-def _is(value: Any, declared: str) -> bool:
-    if declared in {"integer", "number"}:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return declared == "number" or isinstance(value, int) or value.is_integer()
-    types = _TYPES.get(declared)
-    return types is None or isinstance(value, types)

@@ -141,9 +141,7 @@ def cut_back(
 
 def _name(message: Message) -> str:
     """The words and calls of the message. Thinking is left out: clients drop it from older turns."""
-    return digest(
-        texts_of(message), [[call["id"], call["name"], call["input"]] for call in blocks_of(message, "tool_use")]
-    )
+    return digest(blocks_of(message, "text"), blocks_of(message, "tool_use"))
 
 
 # Estimates of prompt tokens from the size of what is sent; the session's scale calibrates them with real counts.
@@ -201,31 +199,18 @@ def _block_tokens(block: Block) -> int:
             return IMAGE_TOKENS
 
 
-# The max_tokens sent upstream: not below the floor, not above what the context window has left.
+# The max_tokens sent upstream: not below the floor. llama-server ends an answer itself where the context is full.
 
 PROBE = 512
 """Largest max_tokens, without tools, of a request that wants a short answer and gets no floor: titles, summaries."""
 PROBE_WITH_TOOLS = 64
 """The same with tools: quota and warm-up probes."""
-LEAST_CAP = 1024
-"""The cap never takes an answer below this: a short overflow is better reported by the upstream than made here."""
-MARGIN = 256
-MARGIN_SHARE = 0.02
-"""What is left free for the error of the prompt's estimate: this share of the window, but at least `MARGIN` tokens."""
 
 
-def max_tokens(
-    request: MessagesRequest, prompt_tokens: int, window: int | None, settings: ProxySettings
-) -> tuple[int, GuardrailNote | None]:
-    """The max_tokens to send for a prompt of `prompt_tokens`; a `window` of None or 0 is unknown and caps nothing."""
-    requested = request.max_tokens
-    sent = requested
-    if requested > (PROBE_WITH_TOOLS if request.tools else PROBE):
-        sent = max(requested, settings.max_tokens_floor)
-    if window:
-        left = window - prompt_tokens - max(MARGIN, int(window * MARGIN_SHARE))
-        sent = min(sent, max(left, min(requested, LEAST_CAP)))
-    if sent == requested:
+def max_tokens(request: MessagesRequest, settings: ProxySettings) -> tuple[int, GuardrailNote | None]:
+    """The max_tokens to send."""
+    requested, sent = request.max_tokens, max(request.max_tokens, settings.max_tokens_floor)
+    if sent == requested or requested <= (PROBE_WITH_TOOLS if request.tools else PROBE):
         return requested, None
     return sent, GuardrailNote(Guardrail.MAX_TOKENS, GuardrailAction.APPLIED, {"requested": requested, "sent": sent})
 

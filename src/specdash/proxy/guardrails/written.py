@@ -51,7 +51,7 @@ class _Call(Struct, frozen=True):
 class _Run(Struct):
     """A run of markup up to `at`, and the calls in it.
 
-    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form.
+    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form, "" behind a hidden analysis.
     """
 
     at: int
@@ -74,7 +74,7 @@ _NOISE = re.compile(
     |(?P<opens><{_SPACE}(?:{_WRAPPERS})>|\[TOOL_CALLS\]
       |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call)\w*\|>
       |<｜tool[\w▁]*begin｜>|```[ ]?(?:tool_calls?|tool_code|tool_use|function_call)[ \t\r]*(?=\n|\Z))
-    |(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z)
+    |(?P<hidden>(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z))
     |</{_SPACE}(?:{_WRAPPERS}|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
     |<｜[\w▁]+｜>|\[/TOOL_CALLS\]|```(?:json|JSON)?[ \t\r]*(?=\n|\Z|<)|(?<=[\]}}])[\]}}]{{1,3}}(?=\s*(?:[<`]|\Z))""",
     re.VERBOSE | re.DOTALL,
@@ -117,6 +117,11 @@ _BARE = re.compile(r"(?:```(?:json|JSON)?[ \t\r]*\n\s*)?(?:\[\s*)?\{")
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
 _NAME_KEY = re.compile(r"""["'](?:name|function|tool)["']\s*:\s*["']([^"'\n]*)["']""")
 _SAMPLE = re.compile(r"""[:{\[,(=]\s*(?:\.\.\.|…|<[^<>\n"|]{1,60}>)""")
+_DOTS = re.compile(r"\s*(?:\.\.\.|…)\s*")
+_PLACEHOLDER = re.compile(r"\s*<([a-z][\w -]*)>\s*")
+_STARTS = re.compile(r"(?:\A|[.!?…:。！？：\n])\s*\Z")
+_ITEM = re.compile(r"\s*(?:[-*+•|>]|\d+[.)])\s.*[:：]\s*")
+"""An item of a list, up to what it shows."""
 _ARGUMENTS = ("arguments", "parameters", "input", "args")
 _CALL_KEYS = frozenset({"name", "tool", "function", "type", "id", "index", *_ARGUMENTS})
 _PLAIN_NAME = re.compile(r"[\w.:\-/]{0,128}")
@@ -171,7 +176,9 @@ def _judged(text: str, start: int, run: _Run, offered: Offered, *, is_truncated:
     """What a run of markup that reaches the end is."""
     lead, calls = text[:start], run.calls
     if not calls:
-        return Written(start, run.final or "")
+        # In the middle of a sentence the channel is spoken of.
+        is_shown = _is_example(lead) or not (run.final or _STARTS.search(lead))
+        return None if is_shown else Written(start, run.final or "")
     inputs = [_input(call, offered) for call in calls]
     if run.is_bare:
         last = _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
@@ -187,6 +194,8 @@ def _judged(text: str, start: int, run: _Run, offered: Offered, *, is_truncated:
         for call, value in zip(calls, inputs, strict=True)
         if value is not None
     ]
+    if any(_is_sample(call) for call in calls):
+        return None
     if len(made) == len(calls):
         return Written(start, calls=tuple(made))
     named = next((call.name for call in calls if call.name in offered), None)
@@ -222,15 +231,29 @@ def _knows_arguments(call: _Call, offered: Offered) -> bool:
     return not isinstance(properties, dict) or not properties or properties.keys() >= call.arguments.keys()
 
 
+def _is_sample(call: _Call) -> bool:
+    """Whether a placeholder stands for an argument: `...`, or `<path>` for a path."""
+    values = call.arguments.items() if call.arguments else ()
+    return any(
+        _DOTS.fullmatch(value) or ((found := _PLACEHOLDER.fullmatch(value)) and (" " in value or found[1] in name))
+        for name, value in values
+        if isinstance(value, str)
+    )
+
+
 def _is_example(lead: str) -> bool:
     """True when what follows `lead` is shown as an example."""
+    if _ITEM.fullmatch(lead.rpartition("\n")[2]):
+        return True
     lead = lead.rstrip()[-400:].casefold()
     last = _SENTENCE.split(lead.rstrip(":： "))[-1]
     if _SHOWS.search(last):
         return True
     if not lead.endswith((":", "：")) or announces_action(lead):
         return False
-    return _EXAMPLE.search(last) is not None or bool(_FORM.search(last) and _MODEL.search(last))
+    if _EXAMPLE.search(last) or _MODEL.fullmatch(last.strip("*_`#- ")):
+        return True
+    return bool(_FORM.search(last) and _MODEL.search(last))
 
 
 def _orphans(text: str, places: Collection[int]) -> Written | None:
@@ -277,6 +300,7 @@ def _run(text: str, start: int, offered: Offered) -> _Run:
     while run.at < len(text):
         if (noise := _NOISE.match(text, run.at)) is not None:
             is_open = is_open or noise["opens"] is not None
+            run.final = "" if noise["hidden"] else run.final
             run.at = noise.end()
         elif (final := _FINAL.match(text, run.at)) is not None:
             run.final, run.at = final[1], len(text)

@@ -58,7 +58,8 @@ class MessagesRequest(Struct, frozen=True):
     """The body of POST /v1/messages.
 
     `thinking` is enabled, adaptive, disabled, or None where the client leaves it open; `thinking_budget` is in tokens.
-    `server_tools` are names of tools only Anthropic could run; they are accepted and left out.
+    `server_tools` are names of tools only Anthropic could run; they are accepted and left out. `schema` is what the
+    answer's JSON has to fit.
     """
 
     model: str
@@ -76,6 +77,7 @@ class MessagesRequest(Struct, frozen=True):
     thinking_budget: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     server_tools: tuple[str, ...] = ()
+    schema: dict[str, Any] | None = None
 
     @property
     def wants_thinking(self) -> bool:
@@ -131,6 +133,8 @@ class _Body(_Shape):
     top_k: Annotated[Whole, Field(ge=0)] | None = None
     thinking: JsonObject | None = None
     metadata: JsonObject = {}
+    output_format: JsonObject | None = None
+    output_config: JsonObject = {}
 
 
 class _Turn(_Shape):
@@ -154,6 +158,11 @@ class _Choice(_Shape):
 class _Thinking(_Shape):
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Annotated[Whole, Field(ge=0)] | None = None
+
+
+class _Format(_Shape):
+    type: Literal["json_schema"]
+    wanted: JsonObject = Field(alias="schema")
 
 
 # Content blocks: which are known, and which fields each needs.
@@ -227,6 +236,7 @@ def parse_messages(body: bytes | bytearray, *, counts: bool = False) -> Messages
         )
     tools, server_tools = _tools(found.tools)
     thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
+    output = found.output_config.get("format") or found.output_format
     return MessagesRequest(
         messages=tuple(messages),
         max_tokens=found.max_tokens or 1,
@@ -237,6 +247,7 @@ def parse_messages(body: bytes | bytearray, *, counts: bool = False) -> Messages
         thinking=thinking.type if thinking is not None else None,
         thinking_budget=thinking.budget_tokens if thinking is not None else None,
         server_tools=server_tools,
+        schema=_read(_Format, output, "output_config.format").wanted if output else None,
         **{name: getattr(found, name) for name in ("model", "stream", "temperature", "top_p", "top_k", "metadata")},
     )
 
@@ -286,10 +297,14 @@ def _image(block: Block, where: str) -> Block:
 
 
 def _plain(block: Block) -> Block:
-    """The text of a document, or in its place that it cannot be read here."""
+    """The text of a document or a search result behind its title, or in its place that it cannot be read here."""
     source = block.get("source")
-    data = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else None
-    return {"type": "text", "text": data if isinstance(data, str) else f"[{block['type']}: it cannot be read here]"}
+    held = source if isinstance(source, dict) else block
+    content = held.get("data" if held.get("type") == "text" else "content")
+    pieces = content if isinstance(content, list) else [{"text": content}]
+    texts = [piece["text"] for piece in pieces if isinstance(piece, dict) and isinstance(piece.get("text"), str)]
+    heads = [block[name] for name in ("title", "context") if isinstance(block.get(name), str)]
+    return {"type": "text", "text": "\n\n".join([*heads, *(texts or [f"[{block['type']}: it cannot be read here]"])])}
 
 
 def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:

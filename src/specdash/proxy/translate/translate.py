@@ -115,6 +115,8 @@ def chat_body(
         value = getattr(request, name)
         if value is not None:
             body[name] = value
+    if request.schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"schema": request.schema}}
     is_prefill = bool(messages) and messages[-1]["role"] == "assistant"
     body |= _thinking_fields(request, thinking_off or is_prefill)
     if is_prefill:
