@@ -138,17 +138,6 @@ def test_an_unknown_prefix_hides_no_message_with_the_servers_clock(prefix: str, 
     ]
 
 
-SYSLOG = "<30>1 2026-05-17T11:04:29.397Z host llama-server 1234 "
-KNOWN_PREFIXES = ("\ufeff", f"{SYSLOG}- - ", f'{SYSLOG}ID47 [x@1 a="b"] \ufeff', "<30>May 17 11:04:29 host llama[1]: ",
-                  "llama-7d9f-abcde llama ", "+ llama-7d9f-abcde › llama › ")  # fmt: skip
-
-
-@pytest.mark.parametrize("prefix", KNOWN_PREFIXES)
-@pytest.mark.parametrize("clock", ["", "0.57.309.308 I "])
-def test_a_known_prefix_hides_no_message(prefix: str, clock: str) -> None:
-    assert len(parsed(f"{prefix}{clock}{STOP}").facts) == 1
-
-
 STOP = "slot release: id  3 | task 5 | stop processing: n_tokens = 5, truncated = 0"
 
 

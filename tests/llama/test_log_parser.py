@@ -58,6 +58,7 @@ def step(accepted: int, generated: int, *, slot: int = 0, task: int = 0, at: str
     return f"{at}.001 I slot operator(): id  {slot} | task {task} | accepted {accepted}/ {generated} draft tokens{tail}"
 
 
+SYSLOG = "<30>1 2026-05-17T11:04:29.397Z host llama-server 1234 "
 RESTORED = " (restore checkpoint)"
 MADE: dict[str, tuple[list[str], tuple[LogFact, ...]]] = {
     "a clock of minutes without bound": ([launched(7, at="63.17.951.477")], (TaskLaunched(0, 7, at_s=3797.951477),)),
@@ -68,6 +69,10 @@ MADE: dict[str, tuple[list[str], tuple[LogFact, ...]]] = {
         [f"D x: assuming pure content parser.{line}" for line in (launched(1), "slot: id 1 | task 2 | processing task")]
         + [f"0.00.100.000 I slot opera{launched(3)}"],
         (TaskLaunched(0, 1, at_s=0.1), TaskLaunched(1, 2), TaskLaunched(0, 3, at_s=0.1))),
+    "a line behind what programs put in front": (
+        [before + released() for before in ("\ufeff", f"{SYSLOG}- - ", f'{SYSLOG}1 [x@1 a="b"] \ufeff', "<30>May 17 ")]
+        + [f"{before}{released()[15:]}" for before in (f"{SYSLOG}- - ", "x-abcd llama ", "+ x-abcd › llama › ")],
+        (*[TaskReleased(1, 3, 5, False, at_s=0.1)] * 4, *[TaskReleased(1, 3, 5, False)] * 3)),
     "a clock that goes back means a new server": (
         [launched(5, at="9.00.000.000"), launched(0)],
         (TaskLaunched(0, 5, at_s=540.0), ServerEvent("restarted", (), at_s=0.1), TaskLaunched(0, 0, at_s=0.1))),

@@ -262,8 +262,8 @@ _FOREIGN: Final = re.compile(
     rb"[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{5,20}|\d{1,12}\.\d{3,9}(?= )) {0,4})?"
     rb"(?:\S{1,80} [^\s\[]{1,80}\[\d*\]: *|std(?:out|err) [FP] )?"
 )
-"""Before a line without a stamp: RFC 5424, syslog's priority, stern, compose, a time or a pod in brackets, a time of any
-form, and whose line it is."""
+"""Before a line without a stamp: RFC 5424, syslog's priority, stern, compose, a time or a pod in brackets, a time of
+any form, and whose line it is."""
 _GLUED: Final = re.compile(
     rb"[^\"'\\]{0,200}?(?:[A-Za-z.:](?=\d{1,9}\.\d\d\.\d{3}\.\d{3} {1,4}[DIWE] )|assuming pure content parser\.)"
 )
