@@ -109,12 +109,9 @@ def _read_again(request: Request, view: View) -> Iterator[tuple[str, str]]:
     """Why its prompt was read again, with what the log adds."""
     if not isinstance(request, RequestEvent):
         return
-    known = (
-        one
-        for one in view.picture.views.prefix_cache.requests
-        if one.session == request.session and one.began == request.at
-    )
-    found = read_again(next(known, of_event(request)))
+    cache = view.picture.views.prefix_cache
+    known = (one for one in cache.requests if one.session == request.session and one.began == request.at)
+    found = read_again(next(known, of_event(request)), dropped=bool(cache.evicted))
     if found is not None:
         yield "read again", found.words
 
