@@ -132,8 +132,6 @@ STANDS = SlotSigns(prefill=False, unmoved_s=31, calls=120, speculative=True)
         (replace(STANDS, alone=False), Standstill.NONE),
         (replace(STANDS, alone=False, unmoved_s=181), Standstill.REPEATS),
         (replace(STANDS, speculative=False, unmoved_s=181), Standstill.STUCK),
-        (SlotSigns(prefill=True, unmoved_s=181), Standstill.STUCK),
-        (SlotSigns(prefill=True, unmoved_s=900, works=True), Standstill.PREFILL),
     ],
 )
 def test_a_slot_that_stands_is_judged_by_tokens_decode_calls_and_trace(signs: SlotSigns, expected: Standstill) -> None:

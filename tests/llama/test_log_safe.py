@@ -95,7 +95,6 @@ def test_words_and_flags_of_llama_cpp_are_kept_and_others_are_not(value: str, sh
         ("W slot x: id  3 | task 41 | n_past was set to 121", "W slot: id 3 | task 41 | n_past was set to 121"),
         ("I srv  init: adding speculative implementation 'x y'", f"I adding speculative implementation '{ELLIPSIS}'"),
         ("I srv  init: chat template, example_format: '<|im_start|>aardvark'", "I (another line: left out)"),
-        ("D srv  x: converted request: {aardvark}", "D (another line: left out)"),
     ],
 )  # fmt: skip
 def test_a_line_keeps_its_numbers_level_and_time(line: str, shown: str) -> None:
@@ -107,7 +106,6 @@ def test_a_line_keeps_its_numbers_level_and_time(line: str, shown: str) -> None:
     [
         ("the request exceeds the available context size, try increasing it", "the request exceeds the available"),
         ('parse error: last read: "aardvark"', ELLIPSIS),
-        ("aardvark", ELLIPSIS),
     ],
 )
 def test_an_error_of_the_server_is_shown_only_where_it_quotes_nothing(error: str, shown: str) -> None:
