@@ -148,13 +148,8 @@ class AnswerAssembler:
         """Some content has come."""
         return self._deltas > 0
 
-    @property
-    def usage(self) -> Usage:
-        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
-        return self.cost().usage
-
     def cost(self) -> Cost:
-        """What the answer has cost so far; deltas of content where the upstream does not count tokens."""
+        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
         usage, timings, progress = self._counts.values()
         fresh, cache = _count(timings, "prompt_n"), _count(timings, "cache_n")
         prompt_tokens = _count(usage, "prompt_tokens")

@@ -86,7 +86,7 @@ class _Exchange:
         """Record the end, once."""
         answer = self._answer
         if outcome is RequestOutcome.OK and not self._active.ended:
-            self._active.session.turn_done(answer.usage, None, self._proxy.window.tokens)
+            self._active.session.turn_done(answer.cost().usage, None, self._proxy.window.tokens)
         self._proxy.telemetry.finish(
             self._active,
             outcome=outcome,

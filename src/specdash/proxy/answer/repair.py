@@ -14,7 +14,7 @@ from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
-from specdash.proxy.gate import RetryPolicy
+from specdash.proxy.gate import RetryPolicy, admitted
 from specdash.proxy.guardrails.calls import ToolUseFault, call_fault
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.guardrails.written import Written, echoed_rules, written_at_end
@@ -46,7 +46,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
     """
     patience = RetryPolicy(turn.proxy.gate)
     while True:
-        await turn.unheld()
+        await admitted(turn.proxy, turn.active)
         answer = turn.active.answer = attempt.answer = AnswerAssembler()
         turn.active.sent()
         try:
