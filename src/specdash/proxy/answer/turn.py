@@ -329,7 +329,7 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
         except ApiError as error:
             if not await patience.again(error):
                 raise
-    tokens = (object_of(answer.decode("utf-8", "replace")) or {}).get("input_tokens")
+    tokens = (object_of(answer) or {}).get("input_tokens")
     if isinstance(tokens, int) and tokens >= 0:
         return tokens
     raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

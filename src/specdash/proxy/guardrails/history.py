@@ -31,12 +31,8 @@ RECALL_CHARS = 4000
 
 def is_boundary(messages: Sequence[Message], index: int) -> bool:
     """True when the history can be cut before `messages[index]`."""
-    if messages[index].role != "assistant":
-        return False
-    before = index - 1
-    while before >= 0 and messages[before].role == "system":
-        before -= 1
-    return before >= 0 and messages[before].role == "user"
+    before = (messages[at].role for at in range(index - 1, -1, -1))
+    return messages[index].role == "assistant" and next((role for role in before if role != "system"), "") == "user"
 
 
 def head_end(messages: Sequence[Message]) -> int:
@@ -53,13 +49,10 @@ def instruction_of(message: Message) -> str:
 
 def recalled(messages: Sequence[Message], start: int, end: int) -> str:
     """The latest instruction in `messages[start:end]` as text for the model, which must not forget its task."""
-    for index in range(end - 1, start - 1, -1):
-        text = instruction_of(messages[index])
-        if text:
-            if len(text) > RECALL_CHARS:
-                text = f"{text[: RECALL_CHARS * 3 // 4]}\n...[TRUNCATED]...\n{text[-RECALL_CHARS // 4 :]}"
-            return f"[The user's latest instruction among the removed messages:]\n{text}"
-    return ""
+    text = next(filter(None, (instruction_of(messages[at]) for at in range(end - 1, start - 1, -1))), "")
+    if len(text) > RECALL_CHARS:
+        text = f"{text[: RECALL_CHARS * 3 // 4]}\n...[TRUNCATED]...\n{text[-RECALL_CHARS // 4 :]}"
+    return f"[The user's latest instruction among the removed messages:]\n{text}" if text else ""
 
 
 def cut_messages(messages: Sequence[Message], at: int, marker: str) -> tuple[Message, ...]:
