@@ -75,7 +75,7 @@ def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
     answer, heard = answered(*nonsense)
     assert heard == []
     assert not answer.started
-    assert answer.usage == Usage()
+    assert answer.cost().usage == Usage()
     cost = answer.cost()
     assert (cost.prompt, cost.predicted, cost.draft, cost.prefill_ms) == (None, None, None, None)
 
@@ -156,12 +156,12 @@ def test_progress_comes_before_there_is_content() -> None:
 
 def test_usage_comes_from_the_best_source_so_far() -> None:
     answer, _ = answered(delta(content="a"), delta(content="b"))
-    assert answer.usage == Usage(0, 0, 2)
+    assert answer.cost().usage == Usage(0, 0, 2)
     answer.chunk(delta(content="c") | {"timings": {"cache_n": 30, "prompt_n": 12, "predicted_n": 5}})
-    assert answer.usage == Usage(42, 30, 5)
+    assert answer.cost().usage == Usage(42, 30, 5)
     details = {"prompt_tokens_details": {"cached_tokens": 31}}
     answer.chunk({"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 6, **details}})
-    assert answer.usage == Usage(42, 31, 6)
+    assert answer.cost().usage == Usage(42, 31, 6)
 
 
 def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
@@ -172,7 +172,7 @@ def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
     assert answer.text() == " and verifies them in one batch by means of large target whose"
     assert len(pieces) == 12
     assert answer.finish_reason == "length"
-    assert answer.usage == Usage(42, 0, 12)
+    assert answer.cost().usage == Usage(42, 0, 12)
     cost = answer.cost()
     assert (cost.prompt, cost.prompt_done, cost.cached, cost.predicted) == (42, 42, 0, 12)
     assert (cost.draft, cost.accepted, cost.prefill_ms, cost.decode_ms) == (11, 9, 6.793, 7.398)

@@ -199,7 +199,6 @@ class TestAcceptance:
         assert (request.thinking, request.thinking_budget) == ("enabled", 2000)
         assert [tool.name for tool in request.tools] == ["Read", "Now"]
         assert request.tools[1].schema == {"type": "object", "properties": {}}
-        assert request.server_tools == ("web_search",)
         assert [message.role for message in request.messages] == ["user", "assistant", "system", "user"]
 
     def test_null_means_absent_for_every_optional_field(self) -> None:
@@ -224,7 +223,6 @@ class TestAcceptance:
     )
     def test_tools_without_a_schema_of_their_own_are_left_out(self, kind: str) -> None:
         request = parsed(tools=[{"type": kind}, TOOL])
-        assert request.server_tools == (kind,)
         assert [tool.name for tool in request.tools] == ["Read"]
 
     @pytest.mark.parametrize(

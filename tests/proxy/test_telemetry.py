@@ -221,7 +221,7 @@ async def test_no_prompt_text_is_written_anywhere(desk: Desk, caplog: pytest.Log
             )
     proxy = desk.proxy
     pictures = [context_json(proxy, active.session)]
-    active.session.turn_done(answer.usage, 900, 4096)
+    active.session.turn_done(answer.cost().usage, 900, 4096)
     desk.telemetry.finish(
         active, outcome=RequestOutcome.OK, tool_calls=[tool_call.name for tool_call in answer.tool_calls()]
     )

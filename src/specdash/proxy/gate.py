@@ -146,14 +146,10 @@ class RetryPolicy:
         """
         if self._gate.held:
             return error.status >= 500
-        if not self._gate.settling:
+        is_broken = isinstance(error, UpstreamBrokenError)
+        if not self._gate.settling or (self._broken if is_broken else error.status != 529):
             return False
-        if isinstance(error, UpstreamBrokenError):
-            if self._broken:
-                return False
-            self._broken = True
-        elif error.status != 529:
-            return False
+        self._broken = self._broken or is_broken
         await asyncio.sleep(_RESTARTS_AGAIN_S)
         return True
 

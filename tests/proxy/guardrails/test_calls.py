@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.calls import call_fault, problem
+from specdash.proxy.guardrails.calls import call_fault, fits
 from specdash.proxy.translate.parse import Tool
 from support.offered_tools import GREP, TOOLS, WRITE, call
 
@@ -68,7 +68,7 @@ def test_a_fault_says_nothing_of_the_values() -> None:
     ):
         fault = call_fault(call(name, arguments), OFFERED)
         assert fault is not None
-        assert secret not in f"{fault.detail} {fault.tool}"
+        assert secret not in str(fault)
 
 
 FITS = [
@@ -86,41 +86,36 @@ FITS = [
     {"undeclared": 1},
 ]
 FAILS = [
-    ({"mode": "lines"}, "property mode is not one of its allowed values"),
-    ({"multiline": 1}, "property multiline is integer, not boolean"),
-    ({"multiline": "true"}, "property multiline is string, not boolean"),
-    ({"globs": "[]"}, "property globs is string, not array"),
-    ({"context": True}, "property context is boolean, not integer or null"),
-    ({"context": 3.5}, "property context is number, not integer or null"),
-    ({"kind": "binary"}, "property kind is not one of its allowed values"),
-    ({"either": 1}, "property either is integer, not null or string"),
+    {"mode": "lines"},
+    {"multiline": 1},
+    {"multiline": "true"},
+    {"globs": "[]"},
+    {"context": True},
+    {"context": 3.5},
+    {"kind": "binary"},
+    {"either": 1},
 ]
 
 
-@pytest.mark.parametrize("value", FITS, ids=str)
-def test_a_fitting_input_has_no_problem(value: dict[str, Any]) -> None:
-    assert problem(GREP, {"pattern": "x", **value}) is None
-
-
-@pytest.mark.parametrize(("value", "words"), FAILS, ids=str)
-def test_a_problem_names_property_and_types(value: dict[str, Any], words: str) -> None:
-    assert problem(GREP, {"pattern": "x", **value}) == f"Grep: {words}"
+@pytest.mark.parametrize(("value", "does_fit"), [(v, True) for v in FITS] + [(v, False) for v in FAILS], ids=str)
+def test_an_input_fits_its_schema_or_not(value: dict[str, Any], does_fit: bool) -> None:
+    assert fits(GREP, {"pattern": "x", **value}) is does_fit
 
 
 def of_a(schema: Any) -> Tool:
     return Tool("T", "", {"properties": {"a": schema}})
 
 
-def test_a_missing_property_is_named_and_true_is_not_one() -> None:
-    assert problem(WRITE, {"content": "x"}) == "Write: required property file_path is missing"
-    assert problem(of_a({"enum": [1]}), {"a": 1}) is None
-    assert problem(of_a({"enum": [1]}), {"a": True}) is not None
+def test_no_required_property_may_be_missing_and_true_is_not_one() -> None:
+    assert not fits(WRITE, {"content": "x"})
+    assert fits(of_a({"enum": [1]}), {"a": 1})
+    assert not fits(of_a({"enum": [1]}), {"a": True})
 
 
 def test_a_reference_allows_anything_and_what_is_inside_a_property_is_the_clients_business() -> None:
     nested = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     for schema in ({"$ref": "#/$defs/a"}, {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, {"anyOf": 3}, nested):
-        assert problem(of_a(schema), {"a": {"a": "x"}}) is None
+        assert fits(of_a(schema), {"a": {"a": "x"}})
 
 
 _JSON = st.recursive(
@@ -139,12 +134,11 @@ _JSON = st.recursive(
 
 @given(schema=st.dictionaries(st.sampled_from(["properties", "required", "type", "anyOf"]), _JSON), value=_JSON)
 def test_no_schema_that_a_client_may_send_breaks_the_check(schema: dict[str, Any], value: Any) -> None:
-    problem(Tool("T", "", schema), value)
-    problem(Tool("T", "", schema), {"a": value})
+    fits(Tool("T", "", schema), value if isinstance(value, dict) else {"a": value})
 
 
 def test_a_bottomless_schema_allows_anything() -> None:
     schema: dict[str, Any] = {}
     for _ in range(5000):
         schema = {"anyOf": [schema]}
-    assert problem(of_a(schema), {"a": 1}) is None
+    assert fits(of_a(schema), {"a": 1})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.tools import RULES, text_of
+from specdash.proxy.guardrails.tools import RULES
 from specdash.proxy.guardrails.written import Written, written_at_end
 from support.offered_tools import TOOLS
 
@@ -27,8 +27,7 @@ CASES: dict[str, Any] = json.loads(
 FAMILIES: dict[str, str] = CASES["families"]
 ECHOES = [
     "Done.\n</agentic-protocol>",
-    "I have no more to do.\n" + text_of("clean"),
-    text_of("legacy"),
+    *("\n".join(("No more to do.\n<agentic-protocol>", *rules, "</agentic-protocol>")) for rules in RULES.values()),
     "\n".join(RULES["legacy"][:2]),
     f"1. {RULES['clean'][0]}\n2. {RULES['clean'][1]}\n  ",
     "The tests fail. You must call a tool to make the fix. Do not summarize the issue and stop.",
@@ -146,7 +145,7 @@ def test_a_cut_off_opening_tag_is_no_fault_and_a_fault_says_nothing_of_the_text(
     unknown = read('<tool_call>\n{"name": "hunter2", "arguments": {}}')
     assert unknown is not None
     assert unknown.fault is not None
-    assert "hunter2" not in f"{unknown.fault.detail} {unknown.fault.tool}"
+    assert "hunter2" not in str(unknown.fault)
 
 
 def hermes(name: str, value: dict[str, Any]) -> str:

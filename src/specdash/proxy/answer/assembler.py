@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
-from specdash.proxy.http.responses import read_json
+from specdash.proxy.http.responses import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,23 +98,14 @@ class ChatDecoder:
         """The chunks that the next bytes of the stream, cut anywhere, complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for text in filter(None, (line[5:].strip() for line in lines if line.startswith(b"data:"))):
+            self.done = self.done or text == b"[DONE]"
             if self.done:
                 return
-            if text == b"[DONE]":
-                self.done = True
-            else:
-                yield _chunk(text)
-
-
-def _chunk(text: bytes) -> dict[str, Any]:
-    try:
-        found: Any = read_json(text)
-    except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return found
-    shown = text[:_SHOWN].decode("utf-8", "replace")
-    return {"error": {"type": "api_error", "message": f"the upstream sent an event that is not a JSON object: {shown}"}}
+            if (found := object_of(text)) is None:
+                shown = text[:_SHOWN].decode("utf-8", "replace")
+                message = f"the upstream sent an event that is not a JSON object: {shown}"
+                found = {"error": {"type": "api_error", "message": message}}
+            yield found
 
 
 _COUNTS = ("usage", "timings", "prompt_progress")
@@ -148,13 +139,8 @@ class AnswerAssembler:
         """Some content has come."""
         return self._deltas > 0
 
-    @property
-    def usage(self) -> Usage:
-        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
-        return self.cost().usage
-
     def cost(self) -> Cost:
-        """What the answer has cost so far; deltas of content where the upstream does not count tokens."""
+        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
         usage, timings, progress = self._counts.values()
         fresh, cache = _count(timings, "prompt_n"), _count(timings, "cache_n")
         prompt_tokens = _count(usage, "prompt_tokens")

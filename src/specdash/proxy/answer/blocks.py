@@ -203,15 +203,14 @@ class SseWriter(BlockOrder):
     def __init__(self) -> None:
         super().__init__()
         self._out: list[bytes] = []
-        self._index = -1
+        self.index = -1
+        """Of the latest block."""
         self._kind = ""
         """Of the open block."""
         self._delta = b""
         self._thought: list[str] = []
         self.started = False
         self.finished = False
-        self.has_content = False
-        """A block has begun."""
 
     def start(self, message_id: str, model: str, usage: Usage) -> None:
         """The one message_start; `usage` is what is known of the prompt, its completion counts as given."""
@@ -258,23 +257,22 @@ class SseWriter(BlockOrder):
 
     def _open(self, kind: str, content: dict[str, Any]) -> None:
         self._close()
-        self.has_content = True
         self._kind = kind
-        self._index += 1
-        self._write("content_block_start", index=self._index, content_block=content)
+        self.index += 1
+        self._write("content_block_start", index=self.index, content_block=content)
         name, field = _DELTAS[kind]
         self._delta = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
-            % (self._index, name.encode(), field.encode())
+            % (self.index, name.encode(), field.encode())
         )
 
     def _close(self) -> None:
         if self._kind == THINKING:
             signature = {"type": "signature_delta", "signature": signature_of("".join(self._thought))}
-            self._write("content_block_delta", index=self._index, delta=signature)
+            self._write("content_block_delta", index=self.index, delta=signature)
             self._thought.clear()
         if self._kind:
-            self._write("content_block_stop", index=self._index)
+            self._write("content_block_stop", index=self.index)
         self._kind = ""
 
     def _write(self, name: str, **data: Any) -> None:

@@ -12,7 +12,7 @@ from specdash.proxy.answer.blocks import END, Arguments, End, MessageBuilder, Te
 from specdash.proxy.guardrails.written import Openings, written_at_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 
     from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.answer.turn import PreparedRequest
@@ -156,17 +156,14 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
     Only text that may still become a stop is held back. Reasoning and arguments are not searched, and a stop does not
     reach across them.
     """
-    ordered = sorted({stop for stop in stops if stop}, key=len)
-    begins = re.compile("|".join(re.escape(mark) for mark in sorted({stop[0] for stop in ordered})) or "(?!)")
-    whole = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+    ordered = sorted(stops, key=len)
+    whole = re.compile("|".join(map(re.escape, ordered)))
     held = ""
     async for piece in source:
         if isinstance(piece, Text):
-            if not held and begins.search(piece.text) is None:
-                yield piece
-                continue
             held += piece.text
-            settled = _settled(held, ordered)
+            begun = range(max(0, len(held) - len(ordered[-1]) + 1), len(held))
+            settled = next((at for at in begun if any(stop.startswith(held[at:]) for stop in ordered)), len(held))
         elif held and isinstance(piece, (Thinking, ToolStart, End)):
             settled = len(held)
         else:
@@ -186,15 +183,6 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
         held = held[settled:]
         if not isinstance(piece, Text):
             yield piece
-
-
-def _settled(text: str, stops: Sequence[str]) -> int:
-    """Where the longest beginning of a stop at the end of `text` starts; its length when there is none."""
-    for at in range(max(0, len(text) - len(stops[-1]) + 1), len(text)):
-        tail = text[at:]
-        if any(len(stop) > len(tail) and stop.startswith(tail) for stop in stops):
-            return at
-    return len(text)
 
 
 async def with_held_calls(source: Pieces, attempt: Attempt, offered: Mapping[str, Tool]) -> Pieces:

@@ -86,7 +86,7 @@ class _Exchange:
         """Record the end, once."""
         answer = self._answer
         if outcome is RequestOutcome.OK and not self._active.ended:
-            self._active.session.turn_done(answer.usage, None, self._proxy.window.tokens)
+            self._active.session.turn_done(answer.cost().usage, None, self._proxy.window.tokens)
         self._proxy.telemetry.finish(
             self._active,
             outcome=outcome,
@@ -162,7 +162,7 @@ class _Exchange:
             raise await reply.error()
         text = await reply.body(_LARGEST_ANSWER)
         if reply.status // 100 == 2:
-            self._answer.chunk(object_of(text.decode("utf-8", "replace")) or {})
+            self._answer.chunk(object_of(text) or {})
         headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
         return self._done(reply.status, text, headers)
 

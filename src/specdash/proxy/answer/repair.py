@@ -9,13 +9,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
-from specdash.proxy.gate import RetryPolicy
+from specdash.proxy.gate import RetryPolicy, admitted
 from specdash.proxy.guardrails.calls import ToolUseFault, call_fault
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.guardrails.written import Written, echoed_rules, written_at_end
@@ -36,22 +35,6 @@ _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON o
 _NOT_READ = "(A tool call is left out here: it could not be read.)"
 
 
-class AnswerVerdict(Struct, frozen=True):
-    """What a complete answer is; all unset for a good one.
-
-    `fault` is the guardrail that found something wrong. EMPTY_RESPONSE: the model stopped without a word or a call.
-    MALFORMED_TOOL: a tool call that no client can take, or that arrived as text. UNEXPECTED_END: the model announced a
-    tool call and stopped without it. `written` is what stands at the end of the text, from its start on.
-    """
-
-    fault: Guardrail | None = None
-    tool_use: ToolUseFault | None = None
-    written: Written = Written(0)
-
-
-_GOOD = AnswerVerdict()
-
-
 # One call of the upstream: its bytes as pieces.
 
 
@@ -63,7 +46,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
     """
     patience = RetryPolicy(turn.proxy.gate)
     while True:
-        await turn.unheld()
+        await admitted(turn.proxy, turn.active)
         answer = turn.active.answer = attempt.answer = AnswerAssembler()
         turn.active.sent()
         try:
@@ -110,28 +93,32 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
                 yield piece
             else:
                 first.draft.add(piece)
-    verdict = _judged(turn, first)
+    guardrail, written = _judged(turn, first)
     for piece in () if live else first.draft.pieces():
         # No client can take the calls of a malformed answer back.
-        if not (verdict.tool_use and isinstance(piece, ToolStart | Arguments)):
+        if not (written and written.fault and isinstance(piece, ToolStart | Arguments)):
             yield piece
     if first.has_repeated:
         chars = first.answer.text_chars + first.answer.thinking_chars
         turn.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
-    if verdict.fault is not None:
-        async for piece in _repaired(turn, verdict, verdict.fault, first):
+    if guardrail is not None:
+        async for piece in _repaired(turn, guardrail, written or Written(0), first):
             yield piece
         return
-    for piece in _made_real(turn, verdict, first):
+    for piece in _made_real(turn, written, first):
         yield piece
     if turn.given.calls:
         turn.session.malformed_streak = 0
 
 
-def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
-    """Judge a complete answer."""
+def _judged(turn: Turn, attempt: Attempt) -> tuple[Guardrail | None, Written | None]:
+    """The guardrail that finds something wrong with a complete answer, and what stands at the end of its text.
+
+    EMPTY_RESPONSE: the model stopped without a word or a call. MALFORMED_TOOL: a tool call that no client can take, or
+    that arrived as text. UNEXPECTED_END: the model announced a tool call and stopped without it.
+    """
     if attempt.has_repeated:
-        return _GOOD
+        return None, None
     request, tools, settings = turn.prepared.request, turn.prepared.tools, turn.settings
     answer, calls = attempt.answer, attempt.calls
     text = attempt.text
@@ -140,34 +127,32 @@ def _judged(turn: Turn, attempt: Attempt) -> AnswerVerdict:
         offered = {tool.name: tool for tool in tools}
         for at, call in enumerate(() if is_stopped else calls, 1):
             if fault := call_fault(call, offered, is_cut=is_truncated and at == len(calls)):
-                return AnswerVerdict(Guardrail.MALFORMED_TOOL, fault)
+                return Guardrail.MALFORMED_TOOL, Written(0, fault=fault)
         if not calls and attempt.limit != 0:
             written = written_at_end(text, offered, is_truncated=is_truncated) if attempt.held else echoed_rules(text)
             if written is not None and (written.calls or not is_stopped):
                 is_empty = not (written.calls or written.text.strip() or text[: written.start].strip() or is_truncated)
                 found = Guardrail.MALFORMED_TOOL if written.fault else Guardrail.EMPTY_RESPONSE if is_empty else None
-                return AnswerVerdict(found, written.fault, written)
+                return found, written
         if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated and not is_stopped:
-            detail = "tool_choice demands a call, and none came"
-            missing = ToolUseFault("missing_call", request.tool_choice.name, detail)
-            return AnswerVerdict(Guardrail.MALFORMED_TOOL, missing, Written(len(text)))
+            missing = ToolUseFault("missing_call", request.tool_choice.name)
+            return Guardrail.MALFORMED_TOOL, Written(len(text), fault=missing)
     if is_stopped:
-        return _GOOD
+        return None, None
     if not is_truncated and not calls and not text.strip():
-        return AnswerVerdict(Guardrail.EMPTY_RESPONSE)
+        return Guardrail.EMPTY_RESPONSE, None
     if (
         settings.guardrail_retry
         and is_unexpected_end(request, text, calls, answer.finish_reason)
         and not has_been_added_to(turn.request.messages, text)
     ):
-        return AnswerVerdict(Guardrail.UNEXPECTED_END, written=Written(len(text)))
-    return _GOOD
+        return Guardrail.UNEXPECTED_END, Written(len(text))
+    return None, None
 
 
-def _made_real(turn: Turn, verdict: AnswerVerdict, attempt: Attempt) -> Iterator[Piece]:
+def _made_real(turn: Turn, written: Written | None, attempt: Attempt) -> Iterator[Piece]:
     """What was held of a good answer; calls that it wrote as text as real ones, and what stands before them."""
-    written = verdict.written
-    if verdict is _GOOD:
+    if written is None:
         yield from map(Text, attempt.held)
         return
     before, _ = attempt.split(written.start)
@@ -191,15 +176,15 @@ def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
             yield Arguments(index, arguments)
 
 
-async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Attempt) -> Pieces:
+async def _repaired(turn: Turn, fault: Guardrail, bad: Written, first: Attempt) -> Pieces:
     """What completes a bad answer: the better one of another attempt, else the best use of this one."""
     shown, session = turn.given, turn.session
-    before, held = first.split(bad.written.start)
+    before, held = first.split(bad.start)
     facts: dict[str, Any] = {}
-    if bad.tool_use is not None:
+    if bad.fault is not None:
         session.malformed_streak += 1
         session.malformed_total += 1
-        facts = {"streak": session.malformed_streak, "kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
+        facts = {"streak": session.malformed_streak, "kind": bad.fault.kind, "tool": bad.fault.tool or ""}
     session.unexpected_ends += fault is Guardrail.UNEXPECTED_END
     turn.note(fault, GuardrailAction.DETECTED, **facts)
     yield Text(before)
@@ -207,10 +192,10 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
         for piece in _completed(turn, first):
             yield piece
         return
-    attempts = turn.settings.malformed_tool_retry_max if bad.tool_use else 1
+    attempts = turn.settings.malformed_tool_retry_max if bad.fault else 1
     for number in range(1, attempts + 1):
         turn.note(fault, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
-        again = await _retried(turn, bad, fault, first, number)
+        again = await _retried(turn, fault, first, number)
         # Words beside those that the client has would leave out what is held.
         if again is None or (shown.has_text and not again.draft.calls):
             continue
@@ -222,7 +207,7 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
             elif isinstance(piece, ToolStart | Arguments) or not has_words:
                 yield piece
         turn.note(fault, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=len(shown.calls))
-        if bad.tool_use:
+        if bad.fault:
             session.malformed_streak = 0
         return
     turn.note(fault, GuardrailAction.EXHAUSTED)
@@ -230,15 +215,15 @@ async def _repaired(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Att
         yield piece
 
 
-def _made_do(turn: Turn, bad: AnswerVerdict, first: Attempt, held: str) -> Iterator[Piece]:
+def _made_do(turn: Turn, bad: Written, first: Attempt, held: str) -> Iterator[Piece]:
     """The best use of a bad answer. A client refuses a call that it does not know or whose input does not fit, with an
     error that the model can read and mend.
     """
-    if bad.tool_use is not None:
+    if bad.fault is not None:
         # In the strict mode a call that cannot be read is never shown, not even as text.
         if not (turn.active.event.strict or turn.settings.malformed_tool_stream_strict):
             yield Text(held)
-        elif bad.tool_use.kind == "unparsed_call":
+        elif bad.fault.kind == "unparsed_call":
             yield Text(_NOT_READ)
         yield from _added(first.calls)
     shown = turn.given
@@ -247,7 +232,7 @@ def _made_do(turn: Turn, bad: AnswerVerdict, first: Attempt, held: str) -> Itera
         turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
 
 
-async def _retried(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Attempt, number: int) -> Attempt | None:
+async def _retried(turn: Turn, fault: Guardrail, first: Attempt, number: int) -> Attempt | None:
     """Ask again; None when the answer is not better. What is good of it is the draft."""
     body = retry_body(turn.prepared.body, fault, turn.settings, number, has_thought=first.answer.thinking_chars > 0)
     turn.active.next_attempt()
@@ -260,13 +245,13 @@ async def _retried(turn: Turn, bad: AnswerVerdict, fault: Guardrail, first: Atte
         if error.status in {529, 504}:
             raise
         return None
-    verdict = _judged(turn, again)
-    if verdict.fault is not None:
-        if not bad.tool_use or verdict.fault is not Guardrail.UNEXPECTED_END:
-            turn.session.malformed_streak += bad.fault is verdict.fault is Guardrail.MALFORMED_TOOL
+    found, written = _judged(turn, again)
+    if found is not None:
+        if fault is not Guardrail.MALFORMED_TOOL or found is not Guardrail.UNEXPECTED_END:
+            turn.session.malformed_streak += fault is found is Guardrail.MALFORMED_TOOL
             return None
-        verdict = _GOOD
-    for piece in _made_real(turn, verdict, again):
+        written = None
+    for piece in _made_real(turn, written, again):
         again.draft.add(piece)
     return None if fault is Guardrail.UNEXPECTED_END and not again.draft.calls else again
 

@@ -37,7 +37,7 @@ from specdash.proxy.upstream.upstream import api_error
 from specdash.proxy.upstream.window import use_model
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -158,25 +158,6 @@ class Turn:
         for note in self.prepared.notes:
             proxy.telemetry.note(self.active, self.session, note)
 
-    @contextlib.asynccontextmanager
-    async def limited(self) -> AsyncIterator[None]:
-        """Let `PROXY_GENERATION_TIMEOUT` run for this block; 0 is no limit. Raises `ApiError` 504 when it is over."""
-        limit_s = self.settings.generation_timeout
-        limit = asyncio.timeout(limit_s or None)
-        try:
-            async with limit:
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise ApiError(504, f"the turn took longer than PROXY_GENERATION_TIMEOUT={limit_s:g} s") from None
-
-    async def unheld(self) -> None:
-        """Wait while the proxy is held."""
-        if self.proxy.gate.held:
-            self.active.held()
-            await self.proxy.gate.wait()
-
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
         async for piece in self._pieces(live=False):
@@ -203,11 +184,11 @@ class Turn:
                     elif writer.started or self.attempt.answer.has_begun:
                         self.begin(writer)
                         await flush()
-                        if writer.has_content:
+                        if writer.index >= 0:
                             self.active.first_content()
         self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
-        if writer.has_content:
+        if writer.index >= 0:
             self.active.first_content()
 
     def begin(self, writer: SseWriter) -> None:
@@ -286,11 +267,17 @@ async def handle_messages(request: Request) -> Response:
 
         answer = None
         await turn.admitted()
-        async with turn.limited():
-            if parsed.stream:
-                await turn.stream(writer, flush)
-            else:
-                answer = json_response(await turn.message())
+        limit_s = turn.settings.generation_timeout
+        try:
+            async with asyncio.timeout(limit_s or None) as limit:
+                if parsed.stream:
+                    await turn.stream(writer, flush)
+                else:
+                    answer = json_response(await turn.message())
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ApiError(504, f"the turn took longer than PROXY_GENERATION_TIMEOUT={limit_s:g} s") from None
         if answer is None:
             await stream.write(writer.take(), is_last=True)
         turn.ended(RequestOutcome.OK)
@@ -336,13 +323,13 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
         body = msgspec.json.encode(chat_body(request, await use_model(request.model, proxy.window)))
         try:
             status, answer = await proxy.upstream.exchange(COUNT_PATH, body, proxy.settings.read_timeout)
-            if status != 200:
-                raise api_error(status, answer)
+            if status == 200:
+                break
+            raise api_error(status, answer)
         except ApiError as error:
             if not await patience.again(error):
                 raise
-            continue
-        tokens = (object_of(answer.decode("utf-8", "replace")) or {}).get("input_tokens")
-        if isinstance(tokens, int) and tokens >= 0:
-            return tokens
-        raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)
+    tokens = (object_of(answer) or {}).get("input_tokens")
+    if isinstance(tokens, int) and tokens >= 0:
+        return tokens
+    raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

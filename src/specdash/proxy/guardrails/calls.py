@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 class ToolUseFault(Struct, frozen=True):
-    """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
+    """Why an answer's tool use is malformed; safe to log, for it holds no text of the answer.
 
     `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags or
     supplement_echo. `tool` is the tool meant, when that is known.
     """
 
     kind: str
-    tool: str | None
-    detail: str
+    tool: str | None = None
 
 
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
@@ -39,49 +38,31 @@ _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, is_cut: bool = False) -> ToolUseFault | None:
     """The fault of one structured call; `is_cut` excuses what its arguments lack at their end."""
     if not call.name.strip():
-        return ToolUseFault("empty_name", None, "a call has no tool name")
-    tool = offered.get(call.name)
-    if tool is None:
-        name = call.name if _PLAIN_NAME.match(call.name) else None
-        return ToolUseFault("unknown_tool", name, f"{name or 'the tool called'} was not offered")
+        return ToolUseFault("empty_name")
+    if call.name not in offered:
+        return ToolUseFault("unknown_tool", call.name if _PLAIN_NAME.match(call.name) else None)
     if is_cut:
         return None
     try:
         value: Any = read_json(call.arguments) if call.arguments.strip() else {}
     except ValueError:
-        return ToolUseFault("bad_json", tool.name, f"{tool.name}: arguments are not JSON")
+        return ToolUseFault("bad_json", call.name)
     if not isinstance(value, dict):
-        return ToolUseFault("not_an_object", tool.name, f"{tool.name}: arguments are {json_type(value)}, not object")
-    if detail := problem(tool, value):
-        return ToolUseFault("schema", tool.name, detail)
-    return None
+        return ToolUseFault("not_an_object", call.name)
+    return None if fits(offered[call.name], value) else ToolUseFault("schema", call.name)
 
 
 _TYPES: dict[str, type] = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
 
 
-def problem(tool: Tool, value: Any) -> str | None:
-    """What is wrong with `value` as the input of `tool`, in names and types only, or None.
-
-    Example: `Write: required property file_path is missing`.
-    """
-    if not isinstance(value, dict):
-        return f"{tool.name}: input is {json_type(value)}, not object"
+def fits(tool: Tool, value: dict[str, Any]) -> bool:
+    """Whether `value` can be the input of `tool`."""
     properties, required = tool.schema.get("properties"), tool.schema.get("required")
-    for name in required if isinstance(required, list) else ():
-        if isinstance(name, str) and name not in value:
-            return f"{tool.name}: required property {name} is missing"
-    for name, schema in properties.items() if isinstance(properties, dict) else ():
-        if name in value and isinstance(schema, dict) and (found := _value_problem(value[name], schema)):
-            return f"{tool.name}: property {name} is {found}"
-    return None
-
-
-def json_type(value: Any) -> str:
-    """The JSON type of a parsed value; 1.0 is an integer too."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return "integer" if value % 1 == 0 else "number"
-    return next((name for name, kind in _TYPES.items() if isinstance(value, kind)), "unknown")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    schemas = properties.items() if isinstance(properties, dict) else ()
+    return value.keys() >= set(names) and all(
+        _may_be(value[name], schema) for name, schema in schemas if name in value and isinstance(schema, dict)
+    )
 
 
 def types_of(schema: Any) -> frozenset[str] | None:
@@ -101,13 +82,15 @@ def _declared(schema: Any) -> frozenset[str] | None:
     return frozenset(names) | ({"null"} if schema.get("nullable") is True else frozenset())
 
 
-def _value_problem(value: Any, schema: dict[str, Any]) -> str | None:
+def _may_be(value: Any, schema: dict[str, Any]) -> bool:
     types, choices = types_of(schema), schema.get("enum")
-    kind = json_type(value)
-    fitting = {kind, "number"} if kind == "integer" else {kind}
-    if types is not None and types <= {*_TYPES, "integer", "number"} and not types & fitting:
-        return f"{kind}, not {' or '.join(sorted(types))}"
+    kinds = {name for name, kind in _TYPES.items() if isinstance(value, kind)}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # 1.0 is an integer too.
+        kinds = {"number", "integer"} if value % 1 == 0 else {"number"}
+    if types is not None and types <= {*_TYPES, "integer", "number"} and not types & kinds:
+        return False
     allowed = [schema["const"]] if "const" in schema else choices if isinstance(choices, list) else []
     # In JSON true is not 1.
     same = (value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed)
-    return "not one of its allowed values" if allowed and not any(same) else None
+    return not allowed or any(same)

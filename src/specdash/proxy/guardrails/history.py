@@ -31,12 +31,8 @@ RECALL_CHARS = 4000
 
 def is_boundary(messages: Sequence[Message], index: int) -> bool:
     """True when the history can be cut before `messages[index]`."""
-    if messages[index].role != "assistant":
-        return False
-    before = index - 1
-    while before >= 0 and messages[before].role == "system":
-        before -= 1
-    return before >= 0 and messages[before].role == "user"
+    before = (messages[at].role for at in range(index - 1, -1, -1))
+    return messages[index].role == "assistant" and next((role for role in before if role != "system"), "") == "user"
 
 
 def head_end(messages: Sequence[Message]) -> int:
@@ -53,13 +49,10 @@ def instruction_of(message: Message) -> str:
 
 def recalled(messages: Sequence[Message], start: int, end: int) -> str:
     """The latest instruction in `messages[start:end]` as text for the model, which must not forget its task."""
-    for index in range(end - 1, start - 1, -1):
-        text = instruction_of(messages[index])
-        if text:
-            if len(text) > RECALL_CHARS:
-                text = f"{text[: RECALL_CHARS * 3 // 4]}\n...[TRUNCATED]...\n{text[-RECALL_CHARS // 4 :]}"
-            return f"[The user's latest instruction among the removed messages:]\n{text}"
-    return ""
+    text = next(filter(None, (instruction_of(messages[at]) for at in range(end - 1, start - 1, -1))), "")
+    if len(text) > RECALL_CHARS:
+        text = f"{text[: RECALL_CHARS * 3 // 4]}\n...[TRUNCATED]...\n{text[-RECALL_CHARS // 4 :]}"
+    return f"[The user's latest instruction among the removed messages:]\n{text}" if text else ""
 
 
 def cut_messages(messages: Sequence[Message], at: int, marker: str) -> tuple[Message, ...]:
@@ -239,16 +232,21 @@ def prune(
     `window` is in tokens; `scale` is real tokens per estimated one, and a cut is steady only as long as it is. Kept are
     the messages before the first answer, the last exchange, and all from a boundary on; see `history`.
     """
-    if settings.context_prune_threshold >= 1 or scale <= 0:
+    threshold, target = settings.context_prune_threshold, settings.context_prune_target_fraction
+    if threshold >= 1 or scale <= 0:
         return request, None
     messages = request.messages
     sizes = [message_tokens(message) for message in messages]
     overhead = overhead_tokens(request)
     head = head_end(messages)
-    limits = _limits(overhead + sum(sizes[:head]), window / scale, settings)
-    if limits is None or sum(sizes[head:]) < limits[0]:
+    fixed, room = overhead + sum(sizes[:head]), window / scale
+    # Nothing can be done about a system prompt with tools that is larger than the target: then the shares are of what
+    # it leaves, because a conversation cut to its last exchange at every turn is of no use.
+    taken = fixed if fixed < target * room else 0
+    room -= fixed - taken
+    if room <= 0 or sum(sizes[head:]) < threshold * room - taken:
         return request, None
-    cut = _grown(messages, sizes, head, *limits)
+    cut = _grown(messages, sizes, head, threshold * room - taken, target * room - taken)
     if cut == head:
         return request, None
     removed = sum(sizes[head:cut])
@@ -265,21 +263,6 @@ def prune(
     }
     note = GuardrailNote(Guardrail.CONTEXT_PRUNE, GuardrailAction.APPLIED, facts)
     return msgspec.structs.replace(request, messages=kept), note
-
-
-def _limits(fixed: int, window: float, settings: ProxySettings) -> tuple[float, float] | None:
-    """How much the messages after the head may take: the size that prunes, and the size pruning aims at.
-
-    A system prompt with tools can be larger than the target, and nothing can be done about it: then the shares apply
-    to the room it leaves, because a conversation cut to its last exchange at every turn is of no use. None: no room.
-    """
-    threshold, target = settings.context_prune_threshold, settings.context_prune_target_fraction
-    room = window - fixed
-    if room <= 0:
-        return None
-    if fixed >= target * window:
-        return threshold * room, target * room
-    return threshold * window - fixed, target * window - fixed
 
 
 def _grown(messages: Sequence[Message], sizes: Sequence[int], head: int, limit: float, goal: float) -> int:

@@ -82,7 +82,13 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
     turns = _turns(messages)
     if not turns:
         return LoopState()
-    runs = {period: _run(turns, period) for period in PERIODS if period <= len(turns)}
+    runs: dict[int, int] = {}
+    """How many of the last turns go round in a cycle of so many turns."""
+    for period in PERIODS[: len(turns)]:
+        run = period
+        while run < len(turns) and turns[-run - 1].key == turns[-run - 1 + period].key:
+            run += 1
+        runs[period] = run
     period = max(runs, key=lambda number: (runs[number] - number, -number))
     repeats = runs[period]
     no_progress = repeats - period
@@ -136,8 +142,10 @@ def break_loop(
         request = msgspec.structs.replace(request, messages=tuple(messages))
         noted(GuardrailAction.APPLIED, stage=2 if stop else 1)
         choice = "none" if stop else "auto"
-    reason = _release_reason(state, settings, forced, utilisation) if kind in {"any", "tool"} else None
-    if reason is not None:
+    is_stuck = forced >= settings.forced_threshold and state.no_progress >= settings.no_progress_threshold
+    is_full = utilisation is not None and utilisation >= settings.context_release_threshold
+    reason = "loop" if state.is_looping else "forced" if is_stuck else "context" if is_full else None
+    if reason is not None and kind in {"any", "tool"}:
         use = {"utilisation": round(utilisation, 4)} if utilisation is not None else {}
         noted(GuardrailAction.RELEASED, reason=reason, forced=forced, **use)
         choice = "auto" if choice == kind else choice
@@ -145,16 +153,6 @@ def break_loop(
         released = msgspec.structs.replace(request.tool_choice, kind=choice, name=None, is_ours=choice == "none")
         request = msgspec.structs.replace(request, tool_choice=released)
     return request, tuple(notes)
-
-
-def _release_reason(state: LoopState, settings: ProxySettings, forced: int, utilisation: float | None) -> str | None:
-    if state.is_looping:
-        return "loop"
-    if forced >= settings.forced_threshold and state.no_progress >= settings.no_progress_threshold:
-        return "forced"
-    if utilisation is not None and utilisation >= settings.context_release_threshold:
-        return "context"
-    return None
 
 
 def _turns(messages: Sequence[Message]) -> list[_Turn]:
@@ -170,11 +168,3 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
         elif turns:
             turns[-1].results += blocks_of(message, "tool_result")
     return turns if not turns or turns[-1].results else turns[:-1]
-
-
-def _run(turns: Sequence[_Turn], period: int) -> int:
-    """How many of the last turns go round in a cycle of `period` turns."""
-    run = period
-    while run < len(turns) and turns[-run - 1].key == turns[-run - 1 + period].key:
-        run += 1
-    return run

@@ -82,20 +82,13 @@ RULES: dict[str, tuple[str, ...]] = {
 """The rule lines of each mode, one sentence each. An answer that repeats them is echoing its instructions."""
 
 
-def text_of(mode: str) -> str:
-    """The whole system text of a mode; empty for `off`."""
-    rules = RULES.get(mode, ())
-    if not rules:
-        return ""
-    lines = "\n".join(f"{number}. {rule}" for number, rule in enumerate(rules, 1))
-    return f"<agentic-protocol>\n{lines}\n</agentic-protocol>"
-
-
 def supplemented(request: MessagesRequest, settings: ProxySettings) -> tuple[MessagesRequest, GuardrailNote | None]:
     """Add the rules as the last system block; the same request when it offers no tools or the mode is off."""
-    text = text_of(settings.agentic_supplement_mode)
-    if not text or not request.tools:
+    mode = settings.agentic_supplement_mode
+    rules = [f"{number}. {rule}" for number, rule in enumerate(RULES.get(mode, ()), 1)]
+    if not rules or not request.tools:
         return request, None
+    text = "\n".join(("<agentic-protocol>", *rules, "</agentic-protocol>"))
     system = (*request.system, {"type": "text", "text": text})
-    note = GuardrailNote(Guardrail.SUPPLEMENT, GuardrailAction.APPLIED, {"mode": settings.agentic_supplement_mode})
+    note = GuardrailNote(Guardrail.SUPPLEMENT, GuardrailAction.APPLIED, {"mode": mode})
     return msgspec.structs.replace(request, system=system), note

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from specdash.proxy.answer.blocks import ToolCall
-from specdash.proxy.guardrails.calls import ToolUseFault, problem, types_of
+from specdash.proxy.guardrails.calls import ToolUseFault, fits, types_of
 from specdash.proxy.guardrails.tools import RULES
 from specdash.proxy.guardrails.unexpected_end import CODE, announces_action, fence_after
 
@@ -207,14 +207,13 @@ def _judged(text: str, start: int, run: _Run, offered: Offered, *, is_truncated:
         or (lead.strip() and not (named or is_nameless))
     ):
         return None
-    fault = ToolUseFault("unparsed_call", named, f"{named or 'a tool'}: the call was left unparsed in the text")
-    return Written(start, fault=fault)
+    return Written(start, fault=ToolUseFault("unparsed_call", named))
 
 
 def _input(call: _Call, offered: Offered) -> str | None:
     """The input of a call as JSON, None where its tool does not take it."""
     tool = offered.get(call.name)
-    if tool is None or call.arguments is None or problem(tool, call.arguments):
+    if tool is None or call.arguments is None or not fits(tool, call.arguments):
         return None
     try:
         return json.dumps(call.arguments, allow_nan=False)
@@ -270,8 +269,7 @@ def _orphans(text: str, places: Collection[int]) -> Written | None:
     for tag in dict.fromkeys(closers):
         opened = len(re.findall(rf"<{_SPACE}{tag}(?=[\s=>/])", lead)) - lead.count(f"</{tag}>")
         if opened < closers.count(tag):
-            fault = ToolUseFault("orphan_tags", None, f"closing tag {tag} was never opened")
-            return Written(found.start(), fault=fault)
+            return Written(found.start(), fault=ToolUseFault("orphan_tags"))
     return None
 
 
@@ -289,8 +287,7 @@ def echoed_rules(text: str) -> Written | None:
     is_quoted = text[:start].rstrip().endswith((":", "："))
     if is_code or is_quoted or (len(rules) < 2 and "</agentic-protoc" not in rules):
         return None
-    detail = "the answer echoes the tool rules of the system prompt"
-    return Written(start, fault=ToolUseFault("supplement_echo", None, detail))
+    return Written(start, fault=ToolUseFault("supplement_echo"))
 
 
 def _run(text: str, start: int, offered: Offered) -> _Run:

@@ -122,7 +122,7 @@ def read_json(data: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def object_of(text: str) -> dict[str, Any] | None:
+def object_of(text: bytes | str) -> dict[str, Any] | None:
     """The JSON object that `text` is, whole and alone; None when it is anything else."""
     try:
         value = read_json(text)

@@ -58,8 +58,7 @@ class MessagesRequest(Struct, frozen=True):
     """The body of POST /v1/messages.
 
     `thinking` is enabled, adaptive, disabled, or None where the client leaves it open; `thinking_budget` is in tokens.
-    `server_tools` are names of tools only Anthropic could run; they are accepted and left out. `schema` is what the
-    answer's JSON has to fit.
+    Tools that only Anthropic could run are accepted and left out. `schema` is what the answer's JSON has to fit.
     """
 
     model: str
@@ -76,7 +75,6 @@ class MessagesRequest(Struct, frozen=True):
     thinking: str | None = None
     thinking_budget: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    server_tools: tuple[str, ...] = ()
     schema: dict[str, Any] | None = None
 
     @property
@@ -234,7 +232,7 @@ def parse_messages(body: bytes | bytearray, *, counts: bool = False) -> Messages
             f"messages.{len(messages) - 1}",
             "`tool_use` blocks were found without `tool_result` blocks in the next message",
         )
-    tools, server_tools = _tools(found.tools)
+    tools = _tools(found.tools)
     thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
     output = found.output_config.get("format") or found.output_format
     return MessagesRequest(
@@ -242,11 +240,10 @@ def parse_messages(body: bytes | bytearray, *, counts: bool = False) -> Messages
         max_tokens=found.max_tokens or 1,
         system=_blocks(found.system, "system", _IN_SYSTEM) if found.system else (),
         tools=tools,
-        tool_choice=_tool_choice(found.tool_choice, tools, server_tools),
+        tool_choice=_tool_choice(found.tool_choice, tools, found.tools),
         stop_sequences=tuple(stop for stop in found.stop_sequences if stop.strip()),
         thinking=thinking.type if thinking is not None else None,
         thinking_budget=thinking.budget_tokens if thinking is not None else None,
-        server_tools=server_tools,
         schema=_read(_Format, output, "output_config.format").wanted if output else None,
         **{name: getattr(found, name) for name in ("model", "stream", "temperature", "top_p", "top_k", "metadata")},
     )
@@ -307,14 +304,12 @@ def _plain(block: Block) -> Block:
     return {"type": "text", "text": "\n\n".join([*heads, *(texts or [f"[{block['type']}: it cannot be read here]"])])}
 
 
-def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+def _tools(values: list[Any]) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
-    server_tools: list[str] = []
     for index, value in enumerate(values):
         where = f"tools.{index}"
         tool = _read(_Tool, value, where)
         if tool.type not in {"", "custom", "function"} and tool.input_schema is None:
-            server_tools.append(tool.name or tool.type)
             continue
         _read(_TOOL_NAMED, value, where)
         name = tool.name
@@ -322,10 +317,10 @@ def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
             raise InvalidRequestError(f"{where}.name", "Tool names must be unique")
         schema = tool.input_schema if tool.input_schema is not None else {"type": "object", "properties": {}}
         tools[name] = Tool(name, tool.description, schema)
-    return tuple(tools.values()), tuple(server_tools)
+    return tuple(tools.values())
 
 
-def _tool_choice(value: JsonObject | None, tools: tuple[Tool, ...], server_tools: tuple[str, ...]) -> ToolChoice:
+def _tool_choice(value: JsonObject | None, tools: tuple[Tool, ...], sent: list[Any]) -> ToolChoice:
     if value is None:
         return ToolChoice()
     chosen = _read(_Choice, value, "tool_choice")
@@ -334,8 +329,8 @@ def _tool_choice(value: JsonObject | None, tools: tuple[Tool, ...], server_tools
         return ToolChoice(chosen.type, None, parallel)
     _read(_NAMED, value, "tool_choice")
     name = chosen.name
-    if name in server_tools:
-        raise InvalidRequestError("tool_choice.name", "this tool runs at Anthropic only, no local model can call it")
     if all(tool.name != name for tool in tools):
-        raise InvalidRequestError("tool_choice.name", "no tool of this name is in `tools`")
+        is_left_out = any(tool.get("name") == name for tool in sent)
+        why = "this tool runs at Anthropic only, no local model can call it" if is_left_out else ""
+        raise InvalidRequestError("tool_choice.name", why or "no tool of this name is in `tools`")
     return ToolChoice(chosen.type, name, parallel)

@@ -72,12 +72,10 @@ def result_parts(block: Block) -> list[Part]:
     parts: list[Part] = [content] if isinstance(content, str) else list(parts_of(content))
     if not block.get("is_error"):
         return parts
-    first = parts[0] if parts and isinstance(parts[0], str) else None
-    if first is None:
-        return ["Error", *parts]
+    first = parts[0] if parts and isinstance(parts[0], str) else ""
     if first.lstrip()[:24].lower().lstrip("<[(*# ").startswith(("error", "tool_use_error")):
         return parts
-    return [f"Error: {first}" if first else "Error", *parts[1:]]
+    return [f"Error: {first}", *parts[1:]] if first else ["Error", *parts]
 
 
 def content_of(parts: Iterable[Part]) -> str | list[dict[str, Any]]:
