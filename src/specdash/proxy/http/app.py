@@ -65,7 +65,6 @@ ROUTES = [
     Route("/admin/resume", handle_resume, methods=["POST"]),
     *(Route(f"{prefix}/v1/messages/count_tokens", handle_count, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/models", handle_models) for prefix in _BOTH),
-    *(Route(f"{prefix}/v1/models/{{model:path}}", handle_models) for prefix in _BOTH),
 ]
 
 
