@@ -14,7 +14,7 @@ from starlette.routing import Route, Router
 from specdash.proxy.answer.passthrough import handle_chat
 from specdash.proxy.answer.turn import handle_count, handle_messages
 from specdash.proxy.gate import Gate, handle_hold, handle_resume, handle_state
-from specdash.proxy.http.access import check_host, check_key, check_origin
+from specdash.proxy.http.access import check_admin, check_host, check_key, check_origin
 from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, error_response, shown_error
 from specdash.proxy.http.status import handle_context, handle_health, handle_metrics, handle_root
 from specdash.proxy.sessions import SessionStore
@@ -98,7 +98,9 @@ def asgi(proxy: Proxy) -> ASGIApp:
         try:
             check_host(request, proxy.settings)
             check_origin(request)
-            if not path.startswith("/admin/"):
+            if path.startswith("/admin/"):
+                check_admin(request, proxy.admin_token)
+            else:
                 check_key(request, proxy.settings.api_key)
             await router(scope, receive, tagged)
         except ClientDisconnect:

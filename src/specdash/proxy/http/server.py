@@ -25,7 +25,6 @@ from specdash.proxy.http.access import is_local
 from specdash.proxy.http.app import Proxy, asgi
 from specdash.proxy.settings import load, reread
 from specdash.proxy.telemetry import events_path
-from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
 from specdash.system.processes import is_alive, open_listening, own_start
 
@@ -122,7 +121,7 @@ def run(configuration: Configuration) -> int:
     sockets = listening_sockets(configuration.settings)
     set_up_log(configuration.settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
-    listening = [os.dup(item.fileno()) for item in sockets]
+    listening = [fcntl.fcntl(item.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_FD + len(sockets)) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         restarts = runner.run(_serve(configuration, sockets))
     if restarts:
@@ -132,8 +131,7 @@ def run(configuration: Configuration) -> int:
 
 def execute_again(listening: Sequence[int]) -> NoReturn:
     """Become a new process image of the same command, with the same id and the listening sockets (sd_listen_fds(3))."""
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_FD + len(listening)) for descriptor in listening]
-    for number, descriptor in enumerate(high):
+    for number, descriptor in enumerate(listening):
         os.dup2(descriptor, _FIRST_FD + number, inheritable=True)
     passed = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(listening))}
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})  # noqa: S606 - itself, without a shell
@@ -158,7 +156,7 @@ async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> 
         pid=os.getpid(),
         pid_started=own_start(),
         url=client_url(sockets[0]),
-        upstream=without_secrets(settings.upstream),
+        upstream=proxy.upstream.shown_url,
         events=str(events.absolute()) if events is not None else None,
         env_file=str(configuration.env_file) if configuration.env_file is not None else None,
         api_key_env="PROXY_API_KEY" if settings.api_key else None,
@@ -214,11 +212,7 @@ class _Server(uvicorn.Server):
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        try:
-            yield
-        finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
