@@ -166,15 +166,6 @@ class Configuration(Masked, Struct, frozen=True):
         return self.source if self.texts.get(key, "").strip() else "default"
 
 
-class Reload(Struct, frozen=True):
-    """What reading the env file again did. The texts are for the log, one line each, without secrets."""
-
-    configuration: Configuration
-    changed: tuple[str, ...] = ()
-    needs_restart: tuple[str, ...] = ()
-    """Keys whose new value counts from the next start on."""
-
-
 def load(
     env_file: str | None, *, overrides: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
 ) -> Configuration:
@@ -199,8 +190,9 @@ def read_env_file(path: Path) -> tuple[dict[str, str], str]:
     return read_values(data, str(path)), hashlib.sha256(data).hexdigest()
 
 
-def reread(current: Configuration, env_file: Path) -> Reload:
-    """`current` with what its env file holds now in force where a running proxy can take it over.
+def reread(current: Configuration, env_file: Path) -> tuple[Configuration, list[str], list[str]]:
+    """`current` with what its env file holds now in force where a running proxy can take it over; what that changed,
+    in a line each without secrets; and the keys whose new value counts from the next start on.
 
     Raises `InputError` for a file that cannot be started with; nothing changes then.
     """
@@ -214,13 +206,12 @@ def reread(current: Configuration, env_file: Path) -> Reload:
     ]
     kept = {**texts, **{key: current.texts.get(key, "") for key in restart}}
     settings = settings_from_env(kept, current.source)
-    changed = tuple(
+    changed = [
         f"{parameter.key}: {shown(parameter, current.settings)} -> {shown(parameter, settings)}"
         for parameter in PARAMETERS
         if getattr(settings, parameter.name) != getattr(current.settings, parameter.name)
-    )
-    fresh = msgspec.structs.replace(current, settings=settings, texts=kept, digest=digest)
-    return Reload(fresh, changed, tuple(restart))
+    ]
+    return msgspec.structs.replace(current, settings=settings, texts=kept, digest=digest), changed, restart
 
 
 def shown(parameter: Parameter, settings: ProxySettings) -> str:

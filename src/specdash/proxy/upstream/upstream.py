@@ -248,7 +248,6 @@ class Upstream:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 auto_decompress=False,
-                trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=1 << 18,
             )
