@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, PARAMETERS
-from specdash.proxy.settings import Configuration, ProxySettings, Reload, load, reread, settings_from_env
+from specdash.proxy.settings import Configuration, ProxySettings, load, reread, settings_from_env
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def configuration(path: Path, **texts: str) -> Configuration:
     return Configuration(settings_from_env(texts, str(path)), texts, path)
 
 
-def reloaded(before: Configuration, texts: dict[str, str]) -> Reload:
+def reloaded(before: Configuration, texts: dict[str, str]) -> tuple[Configuration, list[str], list[str]]:
     assert before.env_file is not None
     before.env_file.write_text("".join(f"{key}={text}\n" for key, text in texts.items()))
     return reread(before, before.env_file)
@@ -105,18 +105,18 @@ class TestLoad:
 class TestReload:
     def test_a_changed_value_is_in_force_and_told(self, tmp_path: Path) -> None:
         before = configuration(tmp_path / "f", PROXY_LOG_LEVEL="INFO", PROXY_READ_TIMEOUT="60")
-        result = reloaded(before, {"PROXY_LOG_LEVEL": "DEBUG", "PROXY_READ_TIMEOUT": "60"})
-        assert result.configuration.settings.log_level == "DEBUG"
-        assert result.changed == ("PROXY_LOG_LEVEL: INFO -> DEBUG",)
-        assert result.needs_restart == ()
+        found, changed, restart = reloaded(before, {"PROXY_LOG_LEVEL": "DEBUG", "PROXY_READ_TIMEOUT": "60"})
+        assert found.settings.log_level == "DEBUG"
+        assert changed == ["PROXY_LOG_LEVEL: INFO -> DEBUG"]
+        assert restart == []
 
-    def test_a_bad_value_keeps_the_old_one(self, tmp_path: Path) -> None:
+    def test_a_bad_value_leaves_the_default(self, tmp_path: Path) -> None:
         before = configuration(tmp_path / "f", PROXY_READ_TIMEOUT="60")
-        result = reloaded(before, {"PROXY_READ_TIMEOUT": "soon"})
-        after = result.configuration.settings
-        assert (after.read_timeout, result.changed, len(after.problems)) == (60, (), 1)
+        found, changed, _ = reloaded(before, {"PROXY_READ_TIMEOUT": "soon"})
+        after = found.settings
+        assert (after.read_timeout, changed) == (600, ["PROXY_READ_TIMEOUT: 60 -> 600"])
         assert "PROXY_READ_TIMEOUT=soon" in after.problems[0]
-        assert after.problems[0].endswith("keeping 60")
+        assert after.problems[0].endswith("using the default, 600")
 
     @pytest.mark.parametrize(
         ("key", "text"),
@@ -124,26 +124,26 @@ class TestReload:
     )
     def test_what_needs_a_restart_is_said_and_stays(self, tmp_path: Path, key: str, text: str) -> None:
         before = configuration(tmp_path / "f")
-        result = reloaded(before, {key: text})
-        assert result.needs_restart == (key,)
-        assert result.configuration.settings == before.settings
+        found, _, restart = reloaded(before, {key: text})
+        assert restart == [key]
+        assert found.settings == before.settings
 
     def test_a_bad_value_where_the_proxy_listens_cannot_take_it_down_and_no_secret_is_shown(
         self, tmp_path: Path
     ) -> None:
         before = configuration(tmp_path / "f", PROXY_PORT="4100", PROXY_API_KEY="hush-1")
-        result = reloaded(before, {"PROXY_PORT": "many", "PROXY_API_KEY": "hush-2"})
-        assert result.configuration.settings.port == 4100
-        assert "PROXY_PORT=many" in result.configuration.settings.problems[0]
-        assert result.needs_restart == ("PROXY_API_KEY",)
-        assert "hush" not in repr(result) + repr(before.settings)
+        with pytest.raises(InputError, match="PROXY_PORT=many"):
+            reloaded(before, {"PROXY_PORT": "many", "PROXY_API_KEY": "hush-2"})
+        found, changed, restart = reloaded(before, {"PROXY_PORT": "4100", "PROXY_API_KEY": "hush-2"})
+        assert restart == ["PROXY_API_KEY"]
+        assert "hush" not in repr((found, changed)) + repr(before.settings)
 
     def test_the_command_line_wins_and_still_does(self, tmp_path: Path) -> None:
         file = tmp_path / "proxy.env"
         file.write_text("PROXY_PORT=4100\nPROXY_READ_TIMEOUT=5\n")
         before = load(str(file), overrides={"PROXY_PORT": "4400"})
         file.write_text("PROXY_PORT=4200\nPROXY_READ_TIMEOUT=6\n")
-        result = reread(before, file)
+        found, changed, restart = reread(before, file)
         assert before.source_of("PROXY_PORT") == "command line"
-        assert (result.configuration.settings.port, result.needs_restart) == (4400, ())
-        assert result.changed == ("PROXY_READ_TIMEOUT: 5 -> 6",)
+        assert (found.settings.port, restart) == (4400, [])
+        assert changed == ["PROXY_READ_TIMEOUT: 5 -> 6"]

@@ -242,13 +242,13 @@ def test_lines_are_appended_to_a_private_file_whose_folders_are_made(tmp_path: P
     assert path.read_text().splitlines() == ['{"n":1}', '{"n":2}', '{"n":3}']
 
 
-def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
+def test_a_full_file_moves_aside_over_the_former_one(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     file = EventsFile(path, 40)
     for number in range(30):
         file.write(f'{{"number":{number:04}}}')
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["events.jsonl", "events.jsonl.1", "events.jsonl.2", "events.jsonl.3"]
+    assert names == ["events.jsonl", "events.jsonl.1"]
     kept = [(tmp_path / name).read_text() for name in reversed(names)]
     lines = "".join(kept).splitlines()
     assert lines == [f'{{"number":{number:04}}}' for number in range(30 - len(lines), 30)]

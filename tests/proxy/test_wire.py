@@ -92,11 +92,11 @@ BAD = {
 }  # fmt: skip
 PLAIN: dict[str, tuple[str, str, dict[str, str], bytes]] = {
     **{f"GET {path}": ("GET", path, KEY, b"") for path in (
-        "/", "/health", "/v1/models", "/anthropic/v1/models?limit=1", "/v1/models/scripted", "/v1/models/nope",
+        "/", "/health", "/v1/models", "/anthropic/v1/models?limit=1", "/v1/models/scripted",
         "/v1/models?limit=x", "/v1/context?session_id=nope", "/nope", "/v1/messages", "/admin/hold")},
     **{f"no key {path}": ("GET", path, {}, b"") for path in ("/", "/health", "/v1/models", "/metrics", "/nope")},
     "HEAD /": ("HEAD", "/", {}, b""),
-    "PUT": ("PUT", "/v1/models/x", KEY, b""),
+    "PUT": ("PUT", "/v1/models", KEY, b""),
     "bearer": ("GET", "/v1/models", {"authorization": "Bearer right"}, b""),
     "wrong key": ("GET", "/v1/models", {"x-api-key": "wrong"}, b""),
     "chat without key": ("POST", "/v1/chat/completions", {}, b"{}"),

@@ -25,7 +25,7 @@ FAULTS = {
 def ask_everything(proxy: ProxyProcess) -> list[bytes]:
     """Head and body of every answer that a client can get."""
     requests: list[tuple[str, str, Any]]
-    requests = [("GET", path, None) for path in ("/health", "/v1/models", "/v1/models/claude-x", "/metrics")]
+    requests = [("GET", path, None) for path in ("/health", "/v1/models", "/metrics")]
     bodies = [("/v1/messages", turn()), ("/v1/messages/count_tokens", turn()), ("/v1/chat/completions", chat())]
     requests += [("POST", path, {**body, "stream": stream}) for path, body in bodies for stream in (False, True)]
     answers = [proxy.request(method, path, body) for method, path, body in requests]

@@ -1,7 +1,6 @@
 """What a client of the Messages API sees on a healthy upstream, whichever way it asks."""
 
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -121,13 +120,12 @@ def test_every_address_of_messages_answers_alike(proxy: ProxyProcess, path: str)
     assert final_message(proxy.request("POST", path, turn(stream=True)).body)["content"][0]["text"] == "Hello"
 
 
-def test_a_listed_model_can_be_asked_for_by_its_id(proxy: ProxyProcess) -> None:
+def test_the_models_are_listed(proxy: ProxyProcess) -> None:
     listed = proxy.request("GET", "/v1/models?limit=1000").json["data"]
     assert listed
     for entry in listed:
         assert entry["type"] == "model"
         assert entry["display_name"]
-        assert proxy.request("GET", f"/v1/models/{quote(entry['id'], safe='')}").json["id"] == entry["id"]
 
 
 def test_a_session_can_be_asked_for_by_its_id(proxy: ProxyProcess) -> None:

@@ -217,7 +217,6 @@ def test_the_sdk_counts_tokens_and_lists_models(plain: ProxyProcess, upstream: F
         assert counted.input_tokens == 99
         models = list(sdk.models.list(limit=1000))
         assert models
-        assert sdk.models.retrieve(models[0].id).display_name
     with openai_client(plain) as other:
         assert list(other.models.list())
 

@@ -15,7 +15,7 @@ from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import chat, turn
 from support.raw_client import CHAT, MESSAGES, post, raw, refused, split
 
-GETS = ("/", "/health", "/metrics", "/v1/context", "/v1/models", "/v1/models/claude-x", "/admin/state", "/nope")
+GETS = ("/", "/health", "/metrics", "/v1/context", "/v1/models", "/admin/state", "/nope")
 POSTS = (MESSAGES, f"{MESSAGES}/count_tokens", f"/anthropic{MESSAGES}", CHAT, "/chat/completions", "/admin/hold")
 ALLOWED = {"PROXY_ALLOWED_HOSTS": "llm.example.org, Other.Example:4000"}
 

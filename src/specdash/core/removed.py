@@ -124,7 +124,7 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "PROXY_CONNECT_TIMEOUT": _FIXED.format("10 s"),
     "PROXY_CONTEXT_REFRESH": _FIXED.format("60 s, and after each restart of the upstream"),
     "PROXY_EMPTY_RESPONSE_RETRY_MAX": _FIXED.format("one retry"),
-    "PROXY_EVENTS_MAX_MIB": _FIXED.format("16 MiB, three former files are kept"),
+    "PROXY_EVENTS_MAX_MIB": _FIXED.format("16 MiB, one former file is kept"),
     "PROXY_FORCE_NON_STREAM": "PROXY_MALFORMED_TOOL_STREAM_STRICT holds streamed tool turns back",
     "PROXY_HEADER_TIMEOUT": _IN_FRONT,
     "PROXY_LOG_FILE": _LOG,

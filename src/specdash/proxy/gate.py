@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.structs import json_of
-from specdash.proxy.http.access import check_admin
 from specdash.proxy.http.responses import ApiError, json_response, read_body
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import REFRESH_S
@@ -76,7 +75,7 @@ class Gate:
     @property
     def held_s(self) -> float:
         """Seconds since the hold began, 0 without one."""
-        return max(0.0, time.time() - self.since) if self.since is not None else 0.0
+        return round(max(0.0, time.time() - self.since), 3) if self.since is not None else 0.0
 
     @property
     def waiting(self) -> int:
@@ -184,9 +183,7 @@ def state(proxy: Proxy) -> dict[str, Any]:
     """How it stands. `active` counts requests that are upstream now; `drained` says that there is none."""
     gate = proxy.gate
     return {
-        **json_of(gate, "held reason since"),
-        "held_s": round(gate.held_s, 3),
-        **json_of(gate, "limit_s wait_s waiting longest_wait_s"),
+        **json_of(gate, "held reason since held_s limit_s wait_s waiting longest_wait_s"),
         "active": proxy.upstream.in_flight,
         "drained": not proxy.upstream.in_flight,
     }
@@ -194,7 +191,7 @@ def state(proxy: Proxy) -> dict[str, Any]:
 
 async def handle_state(request: Request) -> Response:
     """GET /admin/state."""
-    return json_response(state(_allowed(request)))
+    return json_response(state(request.state.proxy))
 
 
 class _Hold(Struct, forbid_unknown_fields=True):
@@ -213,7 +210,7 @@ async def handle_hold(request: Request) -> Response:
     renewed: both limits are replaced, `limit_s` counts from now on, and `wait_s`, when it is not given, stays what it
     is. With `drain_s` the answer comes once no request is upstream any more, or after that many seconds.
     """
-    proxy = _allowed(request)
+    proxy: Proxy = request.state.proxy
     try:
         asked = msgspec.json.decode(await read_body(request, _LARGEST_BODY) or b"{}", type=_Hold)
     except ValueError as error:
@@ -227,13 +224,7 @@ async def handle_hold(request: Request) -> Response:
 
 async def handle_resume(request: Request) -> Response:
     """POST /admin/resume. What is known of the upstream is forgotten: it may be another now."""
-    proxy = _allowed(request)
+    proxy: Proxy = request.state.proxy
     proxy.window.forget()
     resumed = proxy.gate.resume()
     return json_response({"resumed": resumed, **state(proxy)})
-
-
-def _allowed(request: Request) -> Proxy:
-    proxy: Proxy = request.state.proxy
-    check_admin(request, proxy.admin_token)
-    return proxy

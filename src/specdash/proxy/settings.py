@@ -16,7 +16,7 @@ from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
 from specdash.core.masking import MASK
 from specdash.core.paths import proxy_env_file
-from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
+from specdash.core.proxy_parameters import BY_KEY, LISTENING, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.removed import removed_setting
 from specdash.core.structs import Masked
 from specdash.core.target import is_loopback
@@ -88,20 +88,6 @@ class ProxySettings(BaseModel):
         return self.llama_cpp_base.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _settings(env: Mapping[str, str]) -> tuple[ProxySettings, dict[str, str]]:
-    """The settings of an env, with defaults in place of bad values; and what is wrong with those, by key."""
-    values: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
-    for key, parameter in BY_KEY.items():
-        text = env.get(key, "").strip()
-        try:
-            values[parameter.name] = parameter.parse(text, key) if text else parameter.default
-        except InputError as error:
-            values[parameter.name] = parameter.default
-            wrong[key] = f"{key}: value cannot be read" if parameter.secret else str(error)
-    return ProxySettings(**values), wrong
-
-
 def settings_from_env(env: Mapping[str, str], source: str = "environment") -> ProxySettings:
     """Read every known key of `env`; an empty text counts as unset.
 
@@ -111,9 +97,19 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
     for key in sorted(NO_TLS):
         if env.get(key, "").strip():
             raise InputError(f"{source}: {no_tls(key)}")
-    settings, wrong = _settings(env)
-    for key in wrong.keys() & NEEDS_RESTART:
-        raise InputError(f"{source}: {wrong[key]}")
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, parameter in BY_KEY.items():
+        text = env.get(key, "").strip()
+        try:
+            values[parameter.name] = parameter.parse(text, key) if text else parameter.default
+        except InputError as error:
+            problem = f"{key}: value cannot be read" if parameter.secret else str(error)
+            if key in NEEDS_RESTART:
+                raise InputError(f"{source}: {problem}") from None
+            values[parameter.name] = parameter.default
+            problems.append(f"{problem}; using the default, {parameter.shown_default or ''}")
+    settings = ProxySettings(**values)
     parts = urlsplit(settings.llama_cpp_base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InputError(
@@ -123,7 +119,6 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
         raise InputError(
             f"{source}: PROXY_HOST={settings.host} lets other machines in: set PROXY_API_KEY, or use 127.0.0.1"
         )
-    problems = [f"{problem}; using the default, {BY_KEY[key].shown_default or ''}" for key, problem in wrong.items()]
     problems += [
         removed_setting(key) or f"{key} is not a setting of this proxy; it is ignored"
         for key in sorted(env)
@@ -171,15 +166,6 @@ class Configuration(Masked, Struct, frozen=True):
         return self.source if self.texts.get(key, "").strip() else "default"
 
 
-class Reload(Struct, frozen=True):
-    """What reading the env file again did. The texts are for the log, one line each, without secrets."""
-
-    configuration: Configuration
-    changed: tuple[str, ...] = ()
-    needs_restart: tuple[str, ...] = ()
-    """Keys whose new value counts from the next start on."""
-
-
 def load(
     env_file: str | None, *, overrides: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
 ) -> Configuration:
@@ -204,35 +190,28 @@ def read_env_file(path: Path) -> tuple[dict[str, str], str]:
     return read_values(data, str(path)), hashlib.sha256(data).hexdigest()
 
 
-def reread(current: Configuration, env_file: Path) -> Reload:
-    """`current` with what its env file holds now in force where a running proxy can take it over.
+def reread(current: Configuration, env_file: Path) -> tuple[Configuration, list[str], list[str]]:
+    """`current` with what its env file holds now in force where a running proxy can take it over; what that changed,
+    in a line each without secrets; and the keys whose new value counts from the next start on.
 
-    A value that cannot be read leaves the old one in force and is one of the new settings' `problems`. Raises
-    `InputError` when the file cannot be read; nothing changes then.
+    Raises `InputError` for a file that cannot be started with; nothing changes then.
     """
     values, digest = read_env_file(env_file)
     texts = {**values, **current.overrides}
-    after, wrong = _settings(texts)
+    after = settings_from_env(texts, current.source)
     restart = [
-        key
-        for key, parameter in BY_KEY.items()
-        if key in NEEDS_RESTART - wrong.keys()
-        and getattr(after, parameter.name) != getattr(current.settings, parameter.name)
+        parameter.key
+        for parameter in LISTENING
+        if getattr(after, parameter.name) != getattr(current.settings, parameter.name)
     ]
-    kept = {**texts, **{key: current.texts.get(key, "") for key in (*wrong, *restart)}}
+    kept = {**texts, **{key: current.texts.get(key, "") for key in restart}}
     settings = settings_from_env(kept, current.source)
-    problems = [
-        f"{current.source}: {problem}; keeping {shown(BY_KEY[key], current.settings) or 'it unset'}"
-        for key, problem in wrong.items()
-    ]
-    settings = settings.model_copy(update={"problems": (*problems, *settings.problems)})
-    changed = tuple(
+    changed = [
         f"{parameter.key}: {shown(parameter, current.settings)} -> {shown(parameter, settings)}"
         for parameter in PARAMETERS
         if getattr(settings, parameter.name) != getattr(current.settings, parameter.name)
-    )
-    fresh = msgspec.structs.replace(current, settings=settings, texts=kept, digest=digest)
-    return Reload(fresh, changed, tuple(restart))
+    ]
+    return msgspec.structs.replace(current, settings=settings, texts=kept, digest=digest), changed, restart
 
 
 def shown(parameter: Parameter, settings: ProxySettings) -> str:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from specdash.proxy.settings import ProxySettings
 
 
-KEPT = 3
-"""Former events files."""
 LARGEST_FILE = 16 << 20
 _LOG = logging.getLogger("specdash.proxy")
 
@@ -53,8 +51,8 @@ def events_path(setting: str | None, env: Mapping[str, str] = os.environ) -> Pat
 class EventsFile:
     """Appends lines to `path`, or drops them when it is None; opened for each, so that a file may be moved away.
 
-    A regular file is moved aside when it is full. `lost` counts lines that could not be written; trouble with the disk
-    fails no request.
+    A regular file is moved aside when it is full, over the former one. `lost` counts lines that could not be written;
+    trouble with the disk fails no request.
     """
 
     def __init__(self, path: Path | None, max_bytes: int = LARGEST_FILE) -> None:
@@ -70,10 +68,7 @@ class EventsFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if path.is_file() and (size := path.stat().st_size) and size + len(data) > self.max_bytes:
-                for number in range(KEPT, 0, -1):
-                    newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
-                    if newer.exists():
-                        newer.replace(path.with_name(f"{path.name}.{number}"))
+                path.replace(path.with_name(f"{path.name}.1"))
             with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(data)
         except OSError as error:

@@ -14,7 +14,7 @@ from starlette.routing import Route, Router
 from specdash.proxy.answer.passthrough import handle_chat
 from specdash.proxy.answer.turn import handle_count, handle_messages
 from specdash.proxy.gate import Gate, handle_hold, handle_resume, handle_state
-from specdash.proxy.http.access import check_host, check_key, check_origin
+from specdash.proxy.http.access import check_admin, check_host, check_key, check_origin
 from specdash.proxy.http.responses import OPENAI_PATHS, ApiError, error_response, shown_error
 from specdash.proxy.http.status import handle_context, handle_health, handle_metrics, handle_root
 from specdash.proxy.sessions import SessionStore
@@ -65,7 +65,6 @@ ROUTES = [
     Route("/admin/resume", handle_resume, methods=["POST"]),
     *(Route(f"{prefix}/v1/messages/count_tokens", handle_count, methods=["POST"]) for prefix in _BOTH),
     *(Route(f"{prefix}/v1/models", handle_models) for prefix in _BOTH),
-    *(Route(f"{prefix}/v1/models/{{model:path}}", handle_models) for prefix in _BOTH),
 ]
 
 
@@ -99,7 +98,9 @@ def asgi(proxy: Proxy) -> ASGIApp:
         try:
             check_host(request, proxy.settings)
             check_origin(request)
-            if not path.startswith("/admin/"):
+            if path.startswith("/admin/"):
+                check_admin(request, proxy.admin_token)
+            else:
                 check_key(request, proxy.settings.api_key)
             await router(scope, receive, tagged)
         except ClientDisconnect:

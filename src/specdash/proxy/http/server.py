@@ -24,8 +24,6 @@ from specdash.core.records import ProxyRecord
 from specdash.proxy.http.access import is_local
 from specdash.proxy.http.app import Proxy, asgi
 from specdash.proxy.settings import load, reread
-from specdash.proxy.telemetry import events_path
-from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
 from specdash.system.processes import is_alive, open_listening, own_start
 
@@ -72,11 +70,7 @@ def inherited_sockets(env: MutableMapping[str, str]) -> list[socket.socket]:
     pid, count, _ = (env.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
     if pid != str(os.getpid()) or not count.isdigit():
         return []
-    found = [socket.socket(fileno=descriptor) for descriptor in range(_FIRST_FD, _FIRST_FD + int(count))]
-    for item in found:
-        item.set_inheritable(False)
-        item.setblocking(False)
-    return found
+    return [socket.socket(fileno=descriptor) for descriptor in range(_FIRST_FD, _FIRST_FD + int(count))]
 
 
 def address(item: socket.socket) -> str:
@@ -122,7 +116,7 @@ def run(configuration: Configuration) -> int:
     sockets = listening_sockets(configuration.settings)
     set_up_log(configuration.settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
-    listening = [os.dup(item.fileno()) for item in sockets]
+    listening = [fcntl.fcntl(item.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_FD + len(sockets)) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         restarts = runner.run(_serve(configuration, sockets))
     if restarts:
@@ -132,8 +126,7 @@ def run(configuration: Configuration) -> int:
 
 def execute_again(listening: Sequence[int]) -> NoReturn:
     """Become a new process image of the same command, with the same id and the listening sockets (sd_listen_fds(3))."""
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_FD + len(listening)) for descriptor in listening]
-    for number, descriptor in enumerate(high):
+    for number, descriptor in enumerate(listening):
         os.dup2(descriptor, _FIRST_FD + number, inheritable=True)
     passed = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(listening))}
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})  # noqa: S606 - itself, without a shell
@@ -141,8 +134,7 @@ def execute_again(listening: Sequence[int]) -> NoReturn:
 
 def set_up_log(level: str) -> None:
     """Send the log to standard error, past Python's buffer: that would keep what a full disk refuses."""
-    # Found out for every line otherwise, and shown in none.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = logging.raiseExceptions = False
+    logging.raiseExceptions = False
     raw = open(_STDERR, "wb", 0, closefd=False)  # noqa: SIM115 - as long as the process
     stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
     logging.basicConfig(level=logging.WARNING, stream=stream, format=LOG_FORMAT, force=True)
@@ -153,12 +145,12 @@ async def _serve(configuration: Configuration, sockets: list[socket.socket]) -> 
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
     settings = configuration.settings
-    events = events_path(settings.events_file)
+    events = proxy.telemetry.file.path
     record = ProxyRecord(
         pid=os.getpid(),
         pid_started=own_start(),
         url=client_url(sockets[0]),
-        upstream=without_secrets(settings.upstream),
+        upstream=proxy.upstream.shown_url,
         events=str(events.absolute()) if events is not None else None,
         env_file=str(configuration.env_file) if configuration.env_file is not None else None,
         api_key_env="PROXY_API_KEY" if settings.api_key else None,
@@ -214,11 +206,7 @@ class _Server(uvicorn.Server):
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        try:
-            yield
-        finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
@@ -271,24 +259,23 @@ class _Server(uvicorn.Server):
             _LOG.info("reload: nothing to read, the settings come from the environment")
             return
         try:
-            result = reread(self._configuration, file)
+            found, changed, needs_restart = reread(self._configuration, file)
         except SpecdashError as error:
             self._refused("reload", error)
         else:
-            self._configuration = result.configuration
-            settings = result.configuration.settings
+            self._configuration, settings = found, found.settings
             self._proxy.reconfigure(settings)
             _LOG.setLevel(settings.log_level)
             self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
             # Which version of the env file is in force now.
-            self._write(env_digest=result.configuration.digest)
-            for line in result.changed:
+            self._write(env_digest=found.digest)
+            for line in changed:
                 _LOG.info("reload: %s", line)
-            for key in result.needs_restart:
+            for key in needs_restart:
                 _LOG.warning("reload: %s was changed: it counts after a restart of the proxy", key)
             for line in settings.problems:
                 _LOG.warning("reload: %s", line)
-            if not result.changed and not result.needs_restart:
+            if not changed and not needs_restart:
                 _LOG.info("reload: no setting changed")
 
     def _refused(self, what: str, error: SpecdashError) -> None:

@@ -23,7 +23,6 @@ from specdash.core.structs import json_of
 from specdash.proxy.http.responses import ApiError, json_response
 from specdash.proxy.sessions import KINDS, ProxySession
 from specdash.proxy.telemetry import SUMS
-from specdash.proxy.upstream.upstream import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -133,7 +132,7 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
     return ProxyStatus(
         version=__version__,
         started=telemetry.started,
-        upstream_url=without_secrets(proxy.settings.upstream),
+        upstream_url=proxy.upstream.shown_url,
         upstream=window.status,
         context_window=window.tokens,
         **json_of(gate, "held waiting"),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
-import msgspec
 
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError, object_of, read_json
 
@@ -42,7 +41,13 @@ _CLIENT_MADE = re.compile(
 def api_error(status: int, body: bytes) -> ApiError:
     """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
     found = (object_of(body.decode("utf-8", "replace")) or {}).get("error")
-    error = found if isinstance(found, dict) else {}
+    return stream_error(found if isinstance(found, dict) else {}, status)
+
+
+def stream_error(error: dict[str, Any], status: int | None = None) -> ApiError:
+    """The error for the client when the upstream reported `error`, inside its stream where it has no `status`."""
+    code = error.get("code")
+    status = status or (code if isinstance(code, int) and 400 <= code < 600 else 500)
     message = error.get("message")
     message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
     match error:
@@ -68,14 +73,6 @@ def api_error(status: int, body: bytes) -> ApiError:
     if 300 <= status < 400:
         return ApiError(502, f"the upstream redirects ({status}): LLAMA_CPP_BASE must be its final URL", retry=False)
     return ApiError(500, message or f"the upstream failed ({status})")
-
-
-def stream_error(error: dict[str, Any]) -> ApiError:
-    """The error for the client when the upstream reported `error` inside its stream."""
-    code = error.get("code")
-    return api_error(
-        code if isinstance(code, int) and 400 <= code < 600 else 500, msgspec.json.encode({"error": error})
-    )
 
 
 _LOG = logging.getLogger("specdash.proxy")
@@ -134,7 +131,9 @@ class Upstream:
 
     def __init__(self, settings: ProxySettings) -> None:
         self.settings = settings
-        self.shown_url = without_secrets(settings.upstream)
+        parts = urlsplit(settings.upstream)
+        self.shown_url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+        """Without user, password and query."""
         self.on_lost: Callable[[], None] | None = None
         """Called whenever the server could not be reached or broke off: it may have restarted."""
         self._slots = asyncio.Semaphore(settings.max_connections)
@@ -249,7 +248,6 @@ class Upstream:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 auto_decompress=False,
-                trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=1 << 18,
             )
@@ -268,9 +266,3 @@ class Upstream:
         self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
         self._trouble = None
         return response
-
-
-def without_secrets(url: str) -> str:
-    """A URL without user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

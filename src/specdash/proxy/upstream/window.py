@@ -138,7 +138,7 @@ async def use_model(requested: str, window: ContextWindow) -> str:
     """
     # What is in memory may be another model after any request, of this proxy or of another client.
     await window.refresh(0 if requested == ANY and window.router else REFRESH_S)
-    model = find_model(requested, window.models)
+    model = next((name for name in (requested, _VARIANT.sub("", requested)) if name in window.models), None)
     if model is None and requested == ANY and window.router:
         if (best := window.most_recent()) is None:
             names = ", ".join(router_model.id for router_model in window.router[:8])
@@ -149,18 +149,13 @@ async def use_model(requested: str, window: ContextWindow) -> str:
     return model
 
 
-def find_model(requested: str, models: tuple[str, ...]) -> str | None:
-    """The upstream's id that a name is, None when it is none."""
-    return next((name for name in (requested, _VARIANT.sub("", requested)) if name in models), None)
-
-
 async def handle_models(request: Request) -> Response:
-    """GET /v1/models, in the words of both APIs, and GET /v1/models/{id}."""
+    """GET /v1/models, in the words of both APIs."""
     proxy: Proxy = request.state.proxy
     await proxy.window.refresh()
     started = int(proxy.telemetry.started)
-    rows = {
-        model: {
+    rows = [
+        {
             "type": "model",
             "id": model,
             "display_name": model,
@@ -170,12 +165,6 @@ async def handle_models(request: Request) -> Response:
             "owned_by": "llama.cpp",
         }
         for model in proxy.window.models
-    }
-    requested = request.path_params.get("model")
-    if requested is None:
-        ends = {"first_id": next(iter(rows), None), "last_id": next(reversed(rows), None)}
-        return json_response({"object": "list", "data": list(rows.values()), "has_more": False, **ends})
-    model = find_model(requested, proxy.window.models)
-    if model is None:
-        raise ApiError(404, f"model: {requested[:200]}")
-    return json_response(rows[model])
+    ]
+    ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]} if rows else {"first_id": None, "last_id": None}
+    return json_response({"object": "list", "data": rows, "has_more": False, **ends})
