@@ -29,7 +29,7 @@ from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
 from specdash.proxy.http.responses import ApiError
-from specdash.proxy.http.status import Figures, context_json
+from specdash.proxy.http.status import ProxyMetrics, context_json
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, EventsFile, Telemetry, events_path
 
@@ -298,7 +298,7 @@ def test_a_file_that_is_moved_away_is_begun_again_and_one_that_is_none_is_never_
 
 
 def page(proxy: Proxy) -> str:
-    return generate_latest(Figures(proxy)).decode()
+    return generate_latest(ProxyMetrics(proxy)).decode()
 
 
 def samples(desk: Desk) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -76,7 +76,7 @@ async def handle_context(request: Request) -> Response:
 
 async def handle_metrics(request: Request) -> Response:
     """GET /metrics in Prometheus' text format 0.0.4."""
-    figures = generate_latest(Figures(request.state.proxy))
+    figures = generate_latest(ProxyMetrics(request.state.proxy))
     return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -151,7 +151,7 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
     )
 
 
-class Figures(Collector):
+class ProxyMetrics(Collector):
     """Every metric of one proxy. Labels are few: endpoints, outcomes, error types, guardrails."""
 
     def __init__(self, proxy: Proxy) -> None:
