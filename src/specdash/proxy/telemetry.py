@@ -115,7 +115,10 @@ def prompt_change(kept: list[tuple[int, ...]], body: Mapping[str, Any]) -> Promp
     if same < len(before):
         names = ("system", "tools", *(f"message {number}" for number in range(1, len(now) - 1)))
         what = names[same] if same < len(now) else "messages left out"
-    known = sum(size for piece, size in zip(now, sizes, strict=True) if piece in before)
+    known, left = 0, Counter(before)
+    for piece, size in zip(now, sizes, strict=True):
+        known += size if left[piece] > 0 else 0
+        left[piece] -= 1
     return PromptChange(what, round(sum(sizes[:same]) / total, 4), round(known / total, 4))
 
 
