@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
         env = demo_environment(directory)
-        tuner = TunerConsole(env, options=_TUNER)
+        tuner = TunerConsole(env, options=_TUNER, is_ours=True)
         try:
             return open_dashboard(
                 target,

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -45,9 +46,12 @@ class NewestRun(Struct, frozen=True):
 class TunerConsole:
     """Runs of the tuner on the services of this machine. All methods raise `SpecdashError`."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ, *, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, env: Mapping[str, str] = os.environ, *, options: Sequence[str] = (), is_ours: bool = False
+    ) -> None:
         """`env` is that of `specdash tune`, and says which service, where that is not the usual one; `options` are more
-        of its options."""
+        of its options; a run that `is_ours` ends with this program, as the demo's services do."""
+        self._is_ours = is_ours
         self._env = env
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,19 +94,17 @@ class TunerConsole:
         log = tune_runs_dir(self._env) / LOG
         try:
             make_directories(log.parent)
-            with open(log, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
-                self._process = subprocess.Popen(
-                    [*self._command(budget), "--yes"],
-                    env=dict(self._env),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise SpecdashError(f"`specdash tune` cannot be run: {error.strerror or error} ({log})") from None
-        # The parent of a process has to take note of its end, however late that is.
-        threading.Thread(target=self._process.wait, name="specdash-tune", daemon=True).start()
+            raise SpecdashError(f"{log}: {error.strerror or error}") from None
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # The parent of a process has to take note of its end, however late that is; and the kernel's promise to end
+        # one with its parent holds for as long as the thread lives that started it.
+        command = [*self._command(budget), "--yes"]
+        threading.Thread(
+            target=self._attend, args=(command, output, started), name="specdash-tune", daemon=True
+        ).start()
+        self._process = started.result()
         until = time.monotonic() + _BEGIN_S
         while time.monotonic() < until:
             run = self.look().run
@@ -112,6 +114,30 @@ class TunerConsole:
                 raise SpecdashError(f"the tuner did not begin: {_said(log) or f'exit code {code}'}")
             time.sleep(_PAUSE_S)
         raise SpecdashError(f"the tuner has not begun after {_BEGIN_S:g} s (pid {self._process.pid}); see {log}")
+
+    def _attend(self, command: Sequence[str], output: int, started: Future[subprocess.Popen[bytes]]) -> None:
+        """Start the run and wait for its end."""
+        try:
+            if self._is_ours:
+                from specdash.backend.child import Child
+
+                process = Child(command, self._env, output=output).process
+            else:
+                process = subprocess.Popen(
+                    command,
+                    env=dict(self._env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except (OSError, SpecdashError) as error:
+            started.set_exception(SpecdashError(f"`specdash tune` cannot be run: {error}"))
+            return
+        finally:
+            os.close(output)
+        started.set_result(process)
+        process.wait()
 
     def stop(self, run: TuneRun) -> None:
         """Ask a run to stop, as Ctrl-C does. It then puts the original back, which takes a while.
