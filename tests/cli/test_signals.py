@@ -1,6 +1,5 @@
 """What signals do to a command: the first ends it, the others disturb nothing of what puts things back."""
 
-import os
 import signal
 import threading
 from typing import Any
@@ -17,7 +16,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def test_a_terminal_that_goes_away_and_a_kill_end_a_run_as_ctrl_c_does(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), stopped_by_signals():
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
     assert signal.getsignal(number) is before
 
 
@@ -31,10 +30,10 @@ def test_whoever_is_impatient_does_not_disturb_what_puts_things_back(
     @stopped_by_signals()
     def run() -> None:
         try:
-            os.kill(os.getpid(), first)
+            signal.raise_signal(first)
         finally:
-            os.kill(os.getpid(), second)
-            os.kill(os.getpid(), second)
+            signal.raise_signal(second)
+            signal.raise_signal(second)
             put_back.append(True)
 
     with pytest.raises(KeyboardInterrupt):
@@ -49,7 +48,7 @@ def test_a_run_that_has_ended_by_itself_puts_things_back_undisturbed_and_does_no
 ) -> None:
     with stopped_by_signals() as run:
         run.over()
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
     assert f"specdash: {number.name}: it has ended already" in capfd.readouterr().err
 
 
@@ -60,11 +59,11 @@ def test_a_stop_that_came_while_something_was_put_back_is_known_to_the_run(
     with stopped_by_signals() as run:
         with undisturbed() as asked:
             assert not asked.is_set()
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         assert "the recovery goes on to its end" in capfd.readouterr().err
         assert asked.is_set()
         assert run.asked.is_set()
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         assert "already stopping" in capfd.readouterr().err
 
 
@@ -83,7 +82,7 @@ class Transaction:
 
 
 def interrupted(capfd: pytest.CaptureFixture[str]) -> str:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
     return capfd.readouterr().err.strip().removeprefix("specdash: SIGINT: ")
 
 
@@ -136,7 +135,7 @@ def test_what_was_ignored_still_is(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     try:
         with stopped_by_signals():
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
