@@ -137,11 +137,12 @@ def resolve(
     """
     from_file = _without_removed(_parse_file(file_text, file_name), file_name, warn)
     for variable in filter(env.get, env):
-        if variable.startswith(_PREFIX) and (name := variable.removeprefix(_PREFIX).lower()) not in BY_NAME:
+        name = variable.removeprefix(_PREFIX).lower()
+        is_none = variable.startswith(_PREFIX) and name not in BY_NAME
+        # What resembles no setting may be another program's.
+        if is_none and (name in REMOVED_SETTINGS or _closest(name, BY_NAME)):
             meant = removed_setting(name) or f"no setting, and ignored; {near(name, BY_NAME)}"
-            # What resembles no setting may be another program's.
-            if name in REMOVED_SETTINGS or "did you mean" in meant:
-                warn(f"environment {clean(variable, MOST_SHOWN)}: {meant}")
+            warn(f"environment {clean(variable, MOST_SHOWN)}: {meant}")
     given: dict[str, Resolved] = {}
     for setting in SETTINGS:
         if command_line.get(setting.name) is not None:
@@ -240,7 +241,11 @@ def read_toml(text: str, name: str) -> dict[str, Any]:
 
 def near(written: str, known: Collection[str]) -> str:
     """The known word that was probably meant, else all of them."""
+    close = _closest(written, known)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _closest(written: str, known: Collection[str]) -> list[str]:
     import difflib
 
-    close = difflib.get_close_matches(written[:MOST_SHOWN], known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return difflib.get_close_matches(written[:MOST_SHOWN], known, n=1)

@@ -115,10 +115,8 @@ def prompt_change(kept: list[tuple[int, ...]], body: Mapping[str, Any]) -> Promp
     if same < len(before):
         names = ("system", "tools", *(f"message {number}" for number in range(1, len(now) - 1)))
         what = names[same] if same < len(now) else "messages left out"
-    known, left = 0, Counter(before)
-    for piece, size in zip(now, sizes, strict=True):
-        known += size if left[piece] > 0 else 0
-        left[piece] -= 1
+    size_of = dict(zip(now, sizes, strict=True))
+    known = sum(size_of[piece] * count for piece, count in (Counter(now) & Counter(before)).items())
     return PromptChange(what, round(sum(sizes[:same]) / total, 4), round(known / total, 4))
 
 
