@@ -62,13 +62,12 @@ def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; see `configure`."""
     if args.action == "run":
         # A user may ask for a reload as soon as we are there: that must not end us, and not be lost.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    from specdash.proxy.settings import load
-
-    given = {key: getattr(args, name, None) for name, key in _OVERRIDES.items()}
-    configuration = load(args.env_file, overrides={key: text for key, text in given.items() if text})
-    if args.action == "run":
-        return _run(configuration)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        try:
+            return _run(_configuration(args))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    configuration = _configuration(args)
     if args.action == "show":
         rows = _rows(configuration)
         print(json.dumps(_as_json(configuration, rows), indent=1) if args.json else _as_text(configuration, rows))
@@ -82,6 +81,13 @@ def run(args: argparse.Namespace) -> int:
     answer = _ask(base, headers, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
     print(json.dumps(answer, indent=1))
     return ExitCode.OK
+
+
+def _configuration(args: argparse.Namespace) -> Configuration:
+    from specdash.proxy.settings import load
+
+    given = {key: getattr(args, name, None) for name, key in _OVERRIDES.items()}
+    return load(args.env_file, overrides={key: text for key, text in given.items() if text})
 
 
 def _run(configuration: Configuration) -> int:
