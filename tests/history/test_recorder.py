@@ -148,6 +148,14 @@ def test_what_seldom_changes_is_known_long_after_it_was_read(tmp_path: Path, mon
         assert value(found[Source.METRICS]).prompt_tokens == 39.0
 
 
+def test_the_only_reading_of_the_last_block_is_found_though_its_time_was_rounded_down(tmp_path: Path) -> None:
+    with recording(tmp_path, clock=lambda: 0.0, wall=lambda: 1000.0) as recorder:
+        recorder.on_reading(counters(7.0, at=0.00004))
+    with Store(file_of(tmp_path)) as store:
+        assert store.stats().targets[0].blocks == 1
+        assert [value(reading).prompt_tokens for _, reading in store.latest(URL, 2000.0)] == [7.0]
+
+
 def test_a_full_queue_drops_the_oldest_and_says_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUEUE_MOST", 50)
     recorder = Recorder(TARGET, env=env_of(tmp_path))

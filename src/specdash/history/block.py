@@ -217,7 +217,8 @@ class BlockWriter:
         except Exception as error:  # noqa: BLE001 - what cannot be packed is kept plain, and not tried again
             on_fault(error)
             data = pack_rows(content)
-        first, last = readings[0].at, readings[-1].at
+        # As the rows have them: who looks from the beginning of a block on must find its first reading.
+        first, last = rows[0]["at"], rows[-1]["at"]
         for row in before.values():
             self._connection.execute(
                 "UPDATE stills SET last = ? WHERE target = ? AND digest = ?", (last, self._target, row.get("still"))
