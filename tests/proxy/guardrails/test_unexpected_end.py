@@ -31,17 +31,36 @@ def request(*last: Block, **changes: object) -> MessagesRequest:
 
 
 def test_the_corpus_of_endings_is_judged_at_the_rates_of_the_docs() -> None:
-    """Rates of the sentences that agents end with, in nine languages; docs/proxy.md has them."""
+    """Rates of the answers that agents end with, in nine languages; docs/proxy.md has them."""
     tests = Path(__file__).parents[2]
     endings = json.loads((tests / "data" / "proxy_corpus" / "endings.json").read_text(encoding="utf-8"))
-    tools = ["Read", "Grep", "Bash", "Edit"]
-    alarms = [text for text in endings["finished"] if announces_action(text, tools)]
-    missed = [text for text in endings["announced"] if not announces_action(text, tools)]
-    assert (alarms, missed) == ([], [])
-    rates = f"{len(endings['finished'])} of {len(endings['finished'])} finished ones are left alone, and "
-    rates += f"{len(endings['announced'])} of {len(endings['announced'])} announcements noticed"
+    tools = ["Read", "Edit", "Write", "Bash", "Grep", "Glob", "TodoWrite", "WebFetch", "Task"]
+    left_alone = [text for text in endings["finished"] if not announces_action(text, tools)]
+    noticed = [text for text in endings["announced"] if announces_action(text, tools)]
+    assert len(left_alone) >= 0.99 * len(endings["finished"])
+    assert len(noticed) >= 0.97 * len(endings["announced"])
+    rates = f"{len(left_alone)} of {len(endings['finished'])} finished ones are left alone, and "
+    rates += f"{len(noticed)} of {len(endings['announced'])} announcements noticed"
     docs = (tests.parent / "docs" / "proxy.md").read_text(encoding="utf-8")
     assert rates in " ".join(docs.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "announces"),
+    [
+        ("All 42 tests pass. I'll stop here.", False),
+        ("Once CI is green, I'll edit main.rs.", False),
+        ("Next I would look at db.py.", False),
+        ("The import is missing. Let me fix `src/app.py`:", True),
+        ("Running `cargo clippy` next.", True),
+        ("Fixing it:", True),
+        ("Now the Dockerfile:", True),
+        ("Lo arreglo en `auth.ts`.", True),
+        ("Lo dejo así en `auth.ts`.", False),
+    ],
+)
+def test_only_a_concrete_next_act_counts_as_broken_off(text: str, announces: bool) -> None:
+    assert announces_action(text) is announces
 
 
 @pytest.mark.parametrize("text", ["", "Let me read the file:"])
