@@ -32,7 +32,7 @@ def _any_of(phrases: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w'-])(?:{found})(?:'?s)?(?![\w'-])", re.IGNORECASE)
 
 
-# Verbs of work of several words, or that _TALK would claim; those of a run; those that need a tool's name behind them.
+# Verbs of work of several words, or that _TALK would claim. Those of _USES need a tool or a command line behind them.
 _DEEDS = _any_of("""
     do_(?:it|that) get_the have_a_look take_(?:one_more|another|an?_new)
     take_an?(?:_closer|_look|_screenshot|_snapshot) list(?=_.*_(?:with|using)_[▲◆]) put see
@@ -74,7 +74,7 @@ _DOUBT = _any_of("""
     (?<!right_)after before as_soon as_needed otherwise in_case should would could can may might must perhaps maybe
     probably possibly provided assuming depending pending given needed necessary approval go-ahead you stop(?!_the)
     wait leave skip keep tell say ask further confirm(?!_that) except_(?:in|for|if|when)""")
-# Clauses in which a word of doubt means nothing: what is looked for, and what for.
+# Where a word of doubt means nothing: in what is looked for and why, in the facts before an intent, in its purpose.
 _SUBORDINATE = re.compile(
     r"(\b(?:check|see|verify|test|find|determine|confirm|sure|learn)|ing)\b(?: [^.]*?)? (?:if|whether)\b.*"
     r"| (?:what|why|how|where|which|who|for when)\b.*| you (?:mentioned|pasted|shared|asked for|listed|named)\b"
@@ -124,7 +124,7 @@ _STEP = re.compile(r"(?i)(?:now|next|first|step)\b|$")
 _FRAGMENT = re.compile(
     rf"(?i){_OPENERS}(?:now|first|next,|next up|then|up next|on to|moving on to)[,:]? (?:for |to |on to )?"
     r"(?:(?:the|an?|its|that|my) |(?=[◆▲◇]))[^;]{,60}:"
-    r"|here(?:'s| goes) the (?:\w+ )?(?:edit|change|patch|fix|command|implementation)\b[^,;]*:|(?:first|step \d+):"
+    r"|here(?:'s| goes) the (?:\w+ )?(?:edit|change|patch|fix)\b[^,;]*:|(?:first|step \d+):"
 )
 _IT = re.compile(
     r"[\w-]+(?: [\w'-]+){0,3} (?:so|it|that|this|them|both|those|these|there"
@@ -159,7 +159,7 @@ _ELSEWHERE = re.compile(
       | .*(?:ます|ましょう|겠습니다)\W*\Z)"""
 )
 _ELSEWHERE_FRAGMENT = re.compile(
-    r"(?i)(?:jetzt|nun|erst ?mal|weiter|als nächstes|ahora|ensuite|maintenant|passons à|voici|ora|adesso|agora|теперь)"
+    r"(?i)(?:jetzt|nun|erst ?mal|weiter|als nächstes|ahora|ensuite|maintenant|passons à|ora|adesso|agora|теперь)"
     r"(?: noch| auch| mit| también| la| le| aussi| anche| também)?,? [^,;]{,40}:"
 )
 _ELSEWHERE_ASIDE = re.compile(r"[?!()？！（）—–„“”«»「」\"]")
