@@ -32,14 +32,15 @@ _NOT_TEXT = re.compile(
 )
 _OPEN_ENDED = re.compile(r"[ \t]*[#;](?:[^\\]|\\.)*\\[\n\r]?\Z")
 _QUOTED = re.compile(r"""'([^']*+)'|["]((?:[^"\\]++|\\.)*+)["]""", re.DOTALL)
-_PLAIN_PIECE = r"(?:[^\\ \t\n\r]++|\\.|\\\Z)"
+# No possessive group: before Python 3.11.5 one that fails in the middle keeps what it took.
+_PLAIN_PIECE = r"(?:[^\\ \t\n\r]|\\.|\\\Z)"
 _LINE = re.compile(
     rf"""[ \t]*(?:
         (?:[#;][^\n\r]*)?(?=[\n\r]|\Z)
         |(?P<key>[^\n\r][^=\n\r]*)=[ \t]*
             (?P<written>
                 (?P<quoted>(?:(?:{_QUOTED.pattern})(?:[ \t]*(?:{_QUOTED.pattern}))*)?)
-                (?:[ \t]*(?P<unclosed>["']).*|(?P<plain>(?:[ \t]*+{_PLAIN_PIECE})*+))
+                (?:[ \t]*(?P<unclosed>["']).*|(?P<plain>(?:[ \t]*{_PLAIN_PIECE})*))
             )[ \t]*
         |(?P<nothing>[^\n\r]*)
     )(?P<newline>\r\n|\n|\r|\Z)""",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # new from its first tokens on, and the upstream's prefix cache useless.
 
 # Only the run of `key=value;` right after the name belongs to the header: text that follows may speak of `cch=` too.
-_HEADER = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*+[\w-]++=[^;\s]*+;?+)*+", re.IGNORECASE)
+_HEADER = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\s]*;?)*", re.IGNORECASE)
 _NONCE = re.compile(r"\b(cch=)[^;\s]*")
 _VERSION = re.compile(r"\b(cc_version=\d+\.\d+\.\d+)[^;\s]*")
 
